@@ -1,0 +1,2 @@
+//! The client and the tools: parse, call, exit code.
+fn main() {}
