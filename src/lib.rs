@@ -15,9 +15,9 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod cli;
+//pub mod cli;
 pub mod compute;
-pub mod engine;
-pub mod gguf;
-pub mod model;
-pub mod text;
+//pub mod engine;
+//pub mod gguf;
+//pub mod model;
+//pub mod text;

@@ -2,18 +2,24 @@
 //! with activation vectors. Knows nothing of models.
 //!
 //! - [`format`]: the formats and their sizes.
-//! - [`decode()`], `encode`: blocks to f32 and back.
+//! - [`decode()`], [`encode()`]: blocks to f32 and back.
 //! - [`activation`]: activations, and their quantized form.
 //! - [`product`]: the portable products, the reference for every other path.
-//! - `x86`: the same products for AVX2 and FMA.
-//! - `dispatch`: which path this processor runs, decided once.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod activation;
 mod decode;
+mod encode;
 pub mod format;
+mod grids;
 pub mod product;
 
 pub use decode::decode;
+pub use encode::{can_encode, encode};
 pub use format::Format;
+
+/// The product of a format on this processor.
+pub fn product(format: Format) -> product::Product {
+    product::portable(format)
+}
