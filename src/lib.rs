@@ -18,6 +18,6 @@
 //pub mod cli;
 pub mod compute;
 //pub mod engine;
-//pub mod gguf;
-//pub mod model;
+pub mod gguf;
+pub mod model;
 //pub mod text;

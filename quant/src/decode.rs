@@ -98,19 +98,33 @@ fn f16_row(src: &[u8], dst: &mut [f32]) {
     }
 }
 
-fn half(b: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([b[at], b[at + 1]]).to_f32()
+/// The half-precision number at a place, without a branch or a call: products meet one every few nanoseconds.
+#[inline(always)]
+pub(crate) fn half(b: &[u8], at: usize) -> f32 {
+    half_bits(u16::from_le_bytes([b[at], b[at + 1]]))
 }
 
-fn u16_at(b: &[u8], at: usize) -> u16 {
+#[inline(always)]
+fn half_bits(bits: u16) -> f32 {
+    let (sign, magnitude) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
+    // Exponents of half precision count from 15, those of f32 from 127; subnormal numbers become normal by this.
+    let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
+    let value = if magnitude >= 0x7c00 << 13 { magnitude | 0x7f80_0000 } else { finite.to_bits() };
+    f32::from_bits(sign | value)
+}
+
+#[inline(always)]
+pub(crate) fn u16_at(b: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([b[at], b[at + 1]])
 }
 
-fn u32_at(b: &[u8], at: usize) -> u32 {
+#[inline(always)]
+pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
 /// Half of the power of two that the exponent byte of MXFP4 stands for: 2^(e − 128), subnormal for e of 0 and 1.
+#[inline(always)]
 pub(crate) fn e8m0_half(e: u8) -> f32 {
     let bits = if e < 2 { 0x0020_0000 << e } else { (u32::from(e) - 1) << 23 };
     f32::from_bits(bits)
@@ -175,6 +189,7 @@ fn q2_k(b: &[u8; 84], y: &mut [f32; SUPER]) {
 }
 
 /// The sixteen 6-bit scales of Q3_K, offset by 32.
+#[inline(always)]
 pub(crate) fn q3_k_scales(b: &[u8]) -> [i8; 16] {
     std::array::from_fn(|i| {
         let low = if i < 8 { b[i] & 15 } else { b[i - 8] >> 4 };
@@ -198,6 +213,7 @@ fn q3_k(b: &[u8; 110], y: &mut [f32; SUPER]) {
 }
 
 /// The eight 6-bit scales and minima of Q4_K and Q5_K.
+#[inline(always)]
 pub(crate) fn q45_k_scales(b: &[u8]) -> ([u8; 8], [u8; 8]) {
     let scale = |j: usize| if j < 4 { b[j] & 63 } else { b[j + 4] & 15 | b[j - 4] >> 6 << 4 };
     let min = |j: usize| if j < 4 { b[j + 4] & 63 } else { b[j + 4] >> 4 | b[j] >> 6 << 4 };
@@ -229,6 +245,7 @@ fn q6_k(b: &[u8; 210], y: &mut [f32; SUPER]) {
 }
 
 /// The sign masks of the 2- and 3-bit formats: seven bits, and an eighth that makes their number even.
+#[inline(always)]
 pub(crate) fn even_signs(code: u32) -> u8 {
     let code = (code & 127) as u8;
     code | (code.count_ones() as u8 & 1) << 7
@@ -316,9 +333,10 @@ fn iq1_s(b: &[u8; 50], y: &mut [f32; SUPER]) {
 }
 
 /// The scale of an IQ1_M block, kept in the top nibbles of its four scale words.
+#[inline(always)]
 pub(crate) fn iq1_m_scale(scales: &[u8]) -> f32 {
     let bits = (0..4).fold(0, |bits, w| bits | (u16_at(scales, 2 * w) >> 12) << (4 * w));
-    f16::from_bits(bits).to_f32()
+    half_bits(bits)
 }
 
 fn iq1_m(b: &[u8; 56], y: &mut [f32; SUPER]) {
@@ -333,6 +351,7 @@ fn iq1_m(b: &[u8; 56], y: &mut [f32; SUPER]) {
 }
 
 /// The eight 6-bit scales of IQ4_XS, offset by 32.
+#[inline(always)]
 pub(crate) fn iq4_xs_scales(b: &[u8]) -> [i8; 8] {
     let high = u16_at(b, 2);
     std::array::from_fn(|i| {
@@ -350,6 +369,7 @@ fn iq4_xs(b: &[u8; 136], y: &mut [f32; SUPER]) {
 }
 
 /// Digit `n` (0..5) of five base-3 digits in a byte.
+#[inline(always)]
 pub(crate) fn trit(byte: u8, n: usize) -> u8 {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
     (u16::from(byte.wrapping_mul(POWERS[n])) * 3 >> 8) as u8
@@ -372,5 +392,18 @@ fn tq2_0(b: &[u8; 66], y: &mut [f32; SUPER]) {
     for (i, y) in y.iter_mut().enumerate() {
         let (h, l, m) = (i / 128, i / 32 % 4, i % 32);
         *y = d * (f32::from(b[32 * h + m] >> (2 * l) & 3) - 1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_precision_is_exact() {
+        for bits in 0..=u16::MAX {
+            let (got, want) = (half_bits(bits), f16::from_bits(bits).to_f32());
+            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{bits:#x}: {got} {want}");
+        }
     }
 }

@@ -8,7 +8,6 @@
 use half::{bf16, f16};
 
 use crate::Format;
-use crate::activation::{BLOCK, quantize};
 use crate::decode::{E2M1_DOUBLED, e8m0_half};
 
 /// Whether [`encode`] knows the format.
@@ -40,13 +39,13 @@ pub fn encode(format: Format, src: &[f32], dst: &mut [u8]) {
             five_bits(&q.map(|q| (q + 16) as u8), &mut b[2..]);
         }),
         Format::Q4_1 => blocks::<32, 20>(src, dst, |x, b| {
-            let Affine { scale, min, q } = affine(x, 15, |v| round_half(v));
+            let Affine { scale, min, q } = affine(x, 15, round_half);
             put_half(b, 0, scale);
             put_half(b, 2, min);
             nibbles(&q, &mut b[4..]);
         }),
         Format::Q5_1 => blocks::<32, 24>(src, dst, |x, b| {
-            let Affine { scale, min, q } = affine(x, 31, |v| round_half(v));
+            let Affine { scale, min, q } = affine(x, 31, round_half);
             put_half(b, 0, scale);
             put_half(b, 2, min);
             five_bits(&q, &mut b[4..]);
@@ -110,10 +109,9 @@ fn five_bits(q: &[u8; 32], b: &mut [u8]) {
 }
 
 fn q8_0(x: &[f32; 32], b: &mut [u8; 34]) {
-    let (mut q, mut scale, mut sums) = ([0i8; BLOCK], [0f32], [0i16; 2]);
-    quantize(x, &mut q, &mut scale, &mut sums);
+    let largest = x.iter().fold(0f32, |m, x| m.max(x.abs()));
     // Rounded against the scale that will be read back, not the exact one.
-    let d = round_half(scale[0]);
+    let d = round_half(largest / 127.0);
     put_half(b, 0, d);
     let factor = inverse(d);
     b[2..].iter_mut().zip(x).for_each(|(b, x)| *b = (x * factor).round_ties_even().clamp(-127.0, 127.0) as i8 as u8);
@@ -133,8 +131,7 @@ fn moments(x: &[f32], q: &[i32]) -> (f64, f64) {
 
 /// Codes from `low` to `high` and a half-precision scale.
 fn symmetric<const N: usize>(x: &[f32; N], low: i32, high: i32) -> (f32, [i32; N]) {
-    let (scale, q) = symmetric_with(x, low, high, round_half);
-    (scale, q)
+    symmetric_with(x, low, high, round_half)
 }
 
 /// Codes and a scale that `representable` leaves as it is. The largest element takes the lowest code, which has no

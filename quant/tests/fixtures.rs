@@ -37,7 +37,7 @@ fn products_equal_ggml() {
         let name = format.name().to_lowercase();
         let (w, want) = (data(&format!("{name}.enc.bin")), floats(&format!("{name}.y.f32")));
         for (x, want) in x.chunks_exact(N).zip(want.chunks_exact(4)) {
-            let (mut q, mut scale, mut sums) = ([0; N], [0.0; N / 32], [0; N / 16]);
+            let (mut q, mut scale, mut sums) = ([0; N], [0.0; N / 256], [0.0; N / 16]);
             quantize(x, &mut q, &mut scale, &mut sums);
             let mut got = [0.0; 4];
             kadence_quant::product(format)(&w, &[Vector { f32: x, q: &q, scale: &scale, sums: &sums }], &mut got);

@@ -4,7 +4,7 @@
 //! error, measured over all exponents by the tests below: 1.2e-7 relative. What is built on it keeps within 4e-7
 //! of the exact value relative to it, or absolutely where the result is a part of 1.
 
-use super::simd::{LANES, Lanes, dispatch, fma, fused, load, sum};
+use super::simd::{LANES, dispatch, fma, fused, load, sum};
 
 /// Accumulators of a sum: four hide the latency of a multiplication.
 const WAYS: usize = 4;

@@ -81,10 +81,6 @@ impl Writer<'_> {
         self.rows
     }
 
-    pub(super) fn n(&self) -> usize {
-        self.n
-    }
-
     /// Lets `fill` write the `len` elements of vector `row` from element `start` on, then quantizes them. Both
     /// are multiples of a block, except that `start = 0, len = n` is allowed for any `n`.
     ///

@@ -295,7 +295,7 @@ fn vocabulary(keys: &Keys<'_>) -> Result<usize, Error> {
     if keys.has("vocab_size") {
         return keys.size("vocab_size");
     }
-    let tokens = keys.metadata.len("tokenizer.ggml.tokens")?;
+    let tokens = keys.metadata.array("tokenizer.ggml.tokens")?.len();
     if tokens == 0 || tokens > LARGEST {
         return Err(Error::Key { key: "tokenizer.ggml.tokens".into(), why: format!("has {tokens} entries") });
     }

@@ -10,5 +10,5 @@ mod weights;
 
 pub use config::{Architecture, Config, Decay, Experts, Mixer, Situ};
 pub use error::Error;
-pub use forward::{Chunk, Forward, Logits, Model};
+pub use forward::{Chunk, Forward, Logits, Model, Observer};
 pub use state::State;

@@ -139,6 +139,13 @@ pub struct Dense {
     pub down: Matrix,
 }
 
+impl Dense {
+    /// Elements that the part reads.
+    pub fn gate_input(&self) -> usize {
+        self.gate.n_in
+    }
+}
+
 /// A mixture of experts.
 #[derive(Debug)]
 pub struct Moe {
