@@ -53,7 +53,9 @@ impl Gguf {
         let unread: Vec<_> = shards.iter().map(|s| s.unread()).collect();
         let table = Table::read(&unread)?;
         let (files, mut keys): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.file, s.keys)).unzip();
-        Ok(Gguf { files, keys: keys.swap_remove(0), table })
+        let gguf = Gguf { files, keys: keys.swap_remove(0), table };
+        gguf.check_undamaged()?; // or else what was read may be zeros
+        Ok(gguf)
     }
 
     /// The metadata; that of the first shard, if there are several.
