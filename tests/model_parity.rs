@@ -26,7 +26,11 @@ fn fresh(forward: &Forward) -> State {
 }
 
 fn tokens(golden: &Value) -> Vec<u32> {
-    ["prompt", "greedy"].iter().flat_map(|k| golden[k].as_array().unwrap()).map(|t| t.as_u64().unwrap() as u32).collect()
+    ["prompt", "greedy"]
+        .iter()
+        .flat_map(|k| golden[k].as_array().unwrap())
+        .map(|t| t.as_u64().unwrap() as u32)
+        .collect()
 }
 
 /// The reference's logits after each token.
@@ -81,7 +85,10 @@ fn logits_are_as_close_to_float64_as_llama_cpp_is_or_closer() {
         let got = run(&mut forward, &tokens, usize::MAX);
         let (error, kl) = (largest_difference(&got, &want), mean_kl(&want, &got, 400));
         let llama = golden["llama_mean_kl"].as_f64();
-        println!("{name}: largest error {error:.1e}, mean KL {kl:.2e} (llama.cpp {:.2e})", llama.unwrap_or(f64::NAN));
+        println!(
+            "{name}: largest error {error:.1e}, mean KL {kl:.2e} (llama.cpp {:.2e})",
+            llama.unwrap_or(f64::NAN)
+        );
         if name.ends_with("f32") && error > 2e-5 {
             failures.push(format!("{name}: {error:e}"));
         }
@@ -122,7 +129,11 @@ fn every_operator_gives_the_references_values() {
             let key = if operator == "res_out" { operator.to_owned() } else { format!("{operator}-{layer}") };
             let Some(rows) = want.get(&key) else { return };
             let flat = |v: &Value| -> Vec<f64> {
-                v.as_array().unwrap().iter().flat_map(|r| r.as_array().unwrap().iter().map(|x| x.as_f64().unwrap())).collect()
+                v.as_array()
+                    .unwrap()
+                    .iter()
+                    .flat_map(|r| r.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()))
+                    .collect()
             };
             let mut got: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
             if operator == "kda_beta" {
@@ -131,7 +142,10 @@ fn every_operator_gives_the_references_values() {
             let want = flat(rows);
             assert_eq!(got.len(), want.len(), "{name} {key}");
             for (got, want) in got.iter().zip(&want) {
-                assert!((got - want).abs() <= tolerance * want.abs().max(1.0), "{name} {key}: {got} and not {want}");
+                assert!(
+                    (got - want).abs() <= tolerance * want.abs().max(1.0),
+                    "{name} {key}: {got} and not {want}"
+                );
             }
             seen += 1;
         };

@@ -302,7 +302,12 @@ fn unfold_floats(format: Format, w: &[u8], out: &mut [f32]) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn float_tile<const R: usize, const N: usize>(rows: &[f32], n: usize, r: usize, x: &[Vector<'_>]) -> [[f32; N]; R] {
+fn float_tile<const R: usize, const N: usize>(
+    rows: &[f32],
+    n: usize,
+    r: usize,
+    x: &[Vector<'_>],
+) -> [[f32; N]; R] {
     let w: [(&[[f32; 8]], &[f32]); R] = std::array::from_fn(|i| rows[(r + i) * n..][..n].as_chunks());
     let x: [(&[[f32; 8]], &[f32]); N] = std::array::from_fn(|t| x[t].f32.as_chunks());
     let mut sums = [[_mm256_setzero_ps(); N]; R];

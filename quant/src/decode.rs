@@ -26,14 +26,13 @@ pub fn decode(format: Format, src: &[u8], dst: &mut [f32]) {
     match format {
         Format::F32 => src.as_chunks().0.iter().zip(dst).for_each(|(b, y)| *y = f32::from_le_bytes(*b)),
         Format::F16 => f16_row(src, dst),
-        Format::BF16 => src
-            .as_chunks()
-            .0
-            .iter()
-            .zip(dst)
-            .for_each(|(b, y)| *y = bf16::from_le_bytes(*b).to_f32()),
+        Format::BF16 => {
+            src.as_chunks().0.iter().zip(dst).for_each(|(b, y)| *y = bf16::from_le_bytes(*b).to_f32())
+        }
         Format::Q8_0 => blocks::<34, 32>(src, dst, q8_0),
-        Format::Q4_0 => blocks::<18, 32>(src, dst, |b, y| split(&b[2..], y, |n| half(b, 0) * (f32::from(n) - 8.0))),
+        Format::Q4_0 => {
+            blocks::<18, 32>(src, dst, |b, y| split(&b[2..], y, |n| half(b, 0) * (f32::from(n) - 8.0)))
+        }
         Format::Q4_1 => blocks::<20, 32>(src, dst, |b, y| {
             split(&b[4..], y, |n| half(b, 0) * f32::from(n) + half(b, 2));
         }),
@@ -53,7 +52,9 @@ pub fn decode(format: Format, src: &[u8], dst: &mut [f32]) {
         Format::NVFP4 => blocks::<36, 64>(src, dst, nvfp4),
         Format::Q1_0 => blocks::<18, 128>(src, dst, |b, y| {
             let d = half(b, 0);
-            y.iter_mut().enumerate().for_each(|(i, y)| *y = if b[2 + i / 8] >> (i % 8) & 1 == 1 { d } else { -d });
+            y.iter_mut()
+                .enumerate()
+                .for_each(|(i, y)| *y = if b[2 + i / 8] >> (i % 8) & 1 == 1 { d } else { -d });
         }),
         Format::Q2_0 => blocks::<18, 64>(src, dst, |b, y| {
             let d = half(b, 0);
@@ -136,7 +137,11 @@ pub(crate) fn ue4m3_half(code: u8) -> f32 {
         return 0.0;
     }
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let value = if exponent == 0 { mantissa / 8.0 * 2f32.powi(-6) } else { (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7) };
+    let value = if exponent == 0 {
+        mantissa / 8.0 * 2f32.powi(-6)
+    } else {
+        (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7)
+    };
     value * 0.5
 }
 
@@ -403,7 +408,10 @@ mod tests {
     fn half_precision_is_exact() {
         for bits in 0..=u16::MAX {
             let (got, want) = (half_bits(bits), f16::from_bits(bits).to_f32());
-            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{bits:#x}: {got} {want}");
+            assert!(
+                got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                "{bits:#x}: {got} {want}"
+            );
         }
     }
 }

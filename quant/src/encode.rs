@@ -114,7 +114,10 @@ fn q8_0(x: &[f32; 32], b: &mut [u8; 34]) {
     let d = round_half(largest / 127.0);
     put_half(b, 0, d);
     let factor = inverse(d);
-    b[2..].iter_mut().zip(x).for_each(|(b, x)| *b = (x * factor).round_ties_even().clamp(-127.0, 127.0) as i8 as u8);
+    b[2..]
+        .iter_mut()
+        .zip(x)
+        .for_each(|(b, x)| *b = (x * factor).round_ties_even().clamp(-127.0, 127.0) as i8 as u8);
 }
 
 /// Σ (x − scale q)² as far as it depends on the scale, negated: larger is better.
@@ -201,7 +204,8 @@ fn fit<const N: usize>(x: &[f32; N], q: &[u8; N]) -> Option<(f32, f32)> {
     }
     let n = N as f64;
     let determinant = n * sqq - sq * sq;
-    (determinant > 0.0).then(|| (((n * sxq - sq * sx) / determinant) as f32, ((sqq * sx - sq * sxq) / determinant) as f32))
+    (determinant > 0.0)
+        .then(|| (((n * sxq - sq * sx) / determinant) as f32, ((sqq * sx - sq * sxq) / determinant) as f32))
 }
 
 /// Codes from 0 to `top`, with a scale and a minimum that `representable` leaves as they are.
@@ -235,7 +239,11 @@ fn affine_super(x: &[f32; 256], top: u8, b: &mut [u8]) -> [u8; 256] {
         .iter()
         .map(|x| {
             let Affine { scale, min, .. } = affine(x, top, |v| v);
-            if min <= 0.0 { (scale, -min) } else { (x.iter().copied().fold(0f32, f32::max) / f32::from(top), 0.0) }
+            if min <= 0.0 {
+                (scale, -min)
+            } else {
+                (x.iter().copied().fold(0f32, f32::max) / f32::from(top), 0.0)
+            }
         })
         .collect();
     let largest = |f: fn(&(f32, f32)) -> f32| exact.iter().map(f).fold(0f32, f32::max);
@@ -247,7 +255,8 @@ fn affine_super(x: &[f32; 256], top: u8, b: &mut [u8]) -> [u8; 256] {
         let dmin = round_half(most_min / 63.0);
         let (mut scales, mut mins, mut q, mut error) = ([0u8; 8], [0u8; 8], [0u8; 256], 0.0);
         for (s, x) in subs.iter().enumerate() {
-            let near = |exact: f32, unit: f32| (exact * inverse(unit)).round_ties_even().clamp(0.0, 63.0) as i32;
+            let near =
+                |exact: f32, unit: f32| (exact * inverse(unit)).round_ties_even().clamp(0.0, 63.0) as i32;
             let centre = (near(exact[s].0, d), near(exact[s].1, dmin));
             let mut best_sub = f64::INFINITY;
             for scale in (centre.0 - 1).max(0)..=(centre.0 + 1).min(63) {
@@ -314,7 +323,8 @@ fn q6_k(x: &[f32; 256], b: &mut [u8; 210]) {
             let code = |quarter: usize| q[128 * n + 32 * quarter + l];
             b[64 * n + l] = code(0) & 15 | (code(2) & 15) << 4;
             b[64 * n + 32 + l] = code(1) & 15 | (code(3) & 15) << 4;
-            b[128 + 32 * n + l] = (0..4).fold(0, |bits, quarter| bits | (code(quarter) >> 4) << (2 * quarter));
+            b[128 + 32 * n + l] =
+                (0..4).fold(0, |bits, quarter| bits | (code(quarter) >> 4) << (2 * quarter));
         }
     }
     b[192..208].copy_from_slice(&scales.map(|s| s as u8));
@@ -331,7 +341,8 @@ fn mxfp4(x: &[f32; 32], b: &mut [u8; 17]) {
         let d = e8m0_half(e);
         let q = x.map(|x| nearest_e2m1(x * 0.5 / d));
         let value = |q: u8| d * f32::from(E2M1_DOUBLED[usize::from(q)]);
-        let error = x.iter().zip(&q).map(|(&x, &q)| (f64::from(x) - f64::from(value(q))).powi(2)).sum::<f64>();
+        let error =
+            x.iter().zip(&q).map(|(&x, &q)| (f64::from(x) - f64::from(value(q))).powi(2)).sum::<f64>();
         if error < best_error {
             best_error = error;
             b[0] = e;

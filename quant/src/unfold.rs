@@ -8,8 +8,8 @@
 
 use crate::Format;
 use crate::decode::{
-    E2M1_DOUBLED, IQ4, e8m0_half, even_signs, half, iq1_m_scale, iq4_xs_scales, q3_k_scales, q45_k_scales, trit, u16_at,
-    u32_at,
+    E2M1_DOUBLED, IQ4, e8m0_half, even_signs, half, iq1_m_scale, iq4_xs_scales, q3_k_scales, q45_k_scales,
+    trit, u16_at, u32_at,
 };
 use crate::grids;
 
@@ -33,8 +33,8 @@ pub(crate) fn group(format: Format) -> Option<usize> {
     use Format::*;
     match format {
         Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | IQ4_NL | MXFP4 | Q1_0 | Q2_0 => Some(SMALL),
-        Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ1_S | IQ1_M | IQ4_XS
-        | TQ1_0 | TQ2_0 => Some(SUPER),
+        Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ1_S | IQ1_M
+        | IQ4_XS | TQ1_0 | TQ2_0 => Some(SUPER),
         F32 | F16 | BF16 | NVFP4 => None,
     }
 }
@@ -63,10 +63,17 @@ pub(crate) fn unfold(format: Format, row: &[u8], to: Unfolded<'_>) {
             small_mins::<24>(row, to.mins);
             small::<24>(row, to, half_scale, |b, q| five_bits(&b[4..8], &b[8..], q, 0));
         }
-        IQ4_NL => small::<18>(row, to, half_scale, |b, q| split(&b[2..], q, |n| i16::from(IQ4[usize::from(n)]))),
-        MXFP4 => small::<17>(row, to, |b| e8m0_half(b[0]), |b, q| {
-            split(&b[1..], q, |n| i16::from(E2M1_DOUBLED[usize::from(n)]));
-        }),
+        IQ4_NL => {
+            small::<18>(row, to, half_scale, |b, q| split(&b[2..], q, |n| i16::from(IQ4[usize::from(n)])))
+        }
+        MXFP4 => small::<17>(
+            row,
+            to,
+            |b| e8m0_half(b[0]),
+            |b, q| {
+                split(&b[1..], q, |n| i16::from(E2M1_DOUBLED[usize::from(n)]));
+            },
+        ),
         Q1_0 => wide::<18, 128>(row, to, |b, q| {
             for (q, b) in q.as_chunks_mut::<8>().0.iter_mut().zip(&b[2..]) {
                 (0..8).for_each(|j| q[j] = i16::from(b >> j & 1) * 2 - 1);
@@ -131,7 +138,8 @@ fn wide<const BYTES: usize, const LEN: usize>(
     to: Unfolded<'_>,
     codes: impl Fn(&[u8; BYTES], &mut [i16; LEN]),
 ) {
-    let blocks = row.as_chunks().0.iter().zip(to.codes.as_chunks_mut().0).zip(to.scales.chunks_exact_mut(LEN / SMALL));
+    let blocks =
+        row.as_chunks().0.iter().zip(to.codes.as_chunks_mut().0).zip(to.scales.chunks_exact_mut(LEN / SMALL));
     for ((b, q), s) in blocks {
         s.fill(half(b, 0));
         codes(b, q);
@@ -175,7 +183,9 @@ fn five_bits(high: &[u8], nibbles: &[u8], q: &mut [i16; SMALL], offset: i16) {
 /// Sub-blocks of 16 of Q2_K and Q3_K: (number, first element, first byte, shift).
 #[inline(always)]
 fn quarters() -> impl Iterator<Item = (usize, usize, usize, usize)> {
-    (0..16).map(|b| (b, 128 * (b / 8) + 32 * (b / 2 % 4) + 16 * (b % 2), 32 * (b / 8) + 16 * (b % 2), 2 * (b / 2 % 4)))
+    (0..16).map(|b| {
+        (b, 128 * (b / 8) + 32 * (b / 2 % 4) + 16 * (b % 2), 32 * (b / 8) + 16 * (b % 2), 2 * (b / 2 % 4))
+    })
 }
 
 #[inline(always)]

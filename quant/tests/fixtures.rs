@@ -40,7 +40,11 @@ fn products_equal_ggml() {
             let (mut q, mut scale, mut sums) = ([0; N], [0.0; N / 256], [0.0; N / 16]);
             quantize(x, &mut q, &mut scale, &mut sums);
             let mut got = [0.0; 4];
-            kadence_quant::product(format)(&w, &[Vector { f32: x, q: &q, scale: &scale, sums: &sums }], &mut got);
+            kadence_quant::product(format)(
+                &w,
+                &[Vector { f32: x, q: &q, scale: &scale, sums: &sums }],
+                &mut got,
+            );
             for (got, want) in got.iter().zip(want) {
                 assert!((got - want).abs() < 0.03, "{name}: {got} and not {want}");
             }

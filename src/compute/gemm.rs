@@ -48,7 +48,11 @@ fn dots_body<const FMA: bool>(a: &[f32], b: &[f32], width: usize, out: &mut [f32
 }
 
 #[inline(always)]
-fn dots_block<const FMA: bool, const M: usize, const N: usize>(a: &[f32], b: &[f32], width: usize) -> [[f32; N]; M] {
+fn dots_block<const FMA: bool, const M: usize, const N: usize>(
+    a: &[f32],
+    b: &[f32],
+    width: usize,
+) -> [[f32; N]; M] {
     let a: [&[f32]; M] = std::array::from_fn(|r| &a[r * width..][..width]);
     let b: [&[f32]; N] = std::array::from_fn(|c| &b[c * width..][..width]);
     let mut acc = [[[0f32; LANES]; N]; M];
@@ -140,7 +144,9 @@ mod tests {
 
     #[test]
     fn products_equal_f64() {
-        for (m, n, width, len) in [(1, 1, 8, 8), (3, 5, 48, 32), (8, 32, 576, 512), (9, 31, 80, 64), (5, 2, 19, 11)] {
+        for (m, n, width, len) in
+            [(1, 1, 8, 8), (3, 5, 48, 32), (8, 32, 576, 512), (9, 31, 80, 64), (5, 2, 19, 11)]
+        {
             let (a, b, p) = (random(m * width, 1), random(n * width, 2), random(m * n, 3));
             let mut dots = vec![0.0; m * n];
             super::dots(&a, &b, width, &mut dots);

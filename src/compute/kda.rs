@@ -179,7 +179,8 @@ mod tests {
                 let n = size * tokens;
                 let (q, k) = (unit(random(n, 1), size), unit(random(n, 2), size));
                 let v = random(n, 3);
-                let decay: Vec<f32> = random(n, 4).iter().map(|x| (-(x + 1.0) / 2.0 * strength).exp()).collect();
+                let decay: Vec<f32> =
+                    random(n, 4).iter().map(|x| (-(x + 1.0) / 2.0 * strength).exp()).collect();
                 let beta: Vec<f32> = random(tokens, 5).iter().map(|x| (x + 1.0) / 2.0).collect();
                 let start: Vec<f32> = random(size * size, 6).iter().map(|x| x * 0.1).collect();
                 let input = HeadInput { q: &q, k: &k, v: &v, decay: &decay, beta: &beta };
@@ -208,7 +209,9 @@ mod tests {
             for c in 0..some {
                 let sum: f64 = (0..count)
                     .filter(|j| t + j >= 3)
-                    .map(|j| f64::from(x[(t + j - 3) * width + first + c]) * f64::from(taps[j * width + first + c]))
+                    .map(|j| {
+                        f64::from(x[(t + j - 3) * width + first + c]) * f64::from(taps[j * width + first + c])
+                    })
                     .sum();
                 let want = sum / (1.0 + (-sum).exp());
                 assert!((f64::from(whole[t * some + c]) - want).abs() < 1e-6);

@@ -89,7 +89,8 @@ pub fn kda(
     out.reset(tokens, width);
     trace.decay.resize(tokens * width, 0.0);
     trace.read.resize(tokens * width, 0.0);
-    let (logs, reads, out) = (Disjoint::new(&mut trace.decay), Disjoint::new(&mut trace.read), out.writer());
+    let (logs, reads, writer) =
+        (Disjoint::new(&mut trace.decay), Disjoint::new(&mut trace.read), out.writer());
     let states: Vec<(std::ops::Range<usize>, Disjoint<'_, f32>, &[Vec<f32>; 3])> =
         sessions.iter_mut().map(|s| (s.tokens.clone(), Disjoint::new(&mut *s.s), &*s.window)).collect();
     pool.for_each(heads * states.len(), |part| {
@@ -103,16 +104,20 @@ pub fn kda(
             let (row, cell) = (i * size..(i + 1) * size, token * width + head * size);
             // SAFETY: see above.
             #[allow(unsafe_code)]
-            unsafe {
-                logs.slice(cell..cell + size).copy_from_slice(&done.log_decay[row.clone()]);
-                reads.slice(cell..cell + size).copy_from_slice(&done.y[row.clone()]);
-                out.fill(token, head * size, size, |x| {
-                    math::rms_norm(&done.y[row], layer.norm, layer.epsilon, x);
-                    math::mul_sigmoid(x, &input.gate[cell..cell + size]);
-                });
-            }
+            let (log, read, x) = unsafe {
+                (
+                    logs.slice(cell..cell + size),
+                    reads.slice(cell..cell + size),
+                    writer.part(token, head * size, size),
+                )
+            };
+            log.copy_from_slice(&done.log_decay[row.clone()]);
+            read.copy_from_slice(&done.y[row.clone()]);
+            math::rms_norm(&done.y[row], layer.norm, layer.epsilon, x);
+            math::mul_sigmoid(x, &input.gate[cell..cell + size]);
         }
     });
+    out.quantize(pool);
     for session in sessions {
         for (window, x) in session.window.iter_mut().zip(input.qkv) {
             slide(window, &x[session.tokens.start * width..session.tokens.end * width]);

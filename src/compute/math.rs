@@ -251,7 +251,13 @@ mod tests {
     }
 
     /// Checks f on all points in both builds: relative error where the exact value is above 1e-30.
-    fn check(name: &str, plain: fn(f32) -> f32, fast: impl Fn(f32) -> f32, exact: fn(f64) -> f64, bound: f64) {
+    fn check(
+        name: &str,
+        plain: fn(f32) -> f32,
+        fast: impl Fn(f32) -> f32,
+        exact: fn(f64) -> f64,
+        bound: f64,
+    ) {
         let mut worst = (0.0, 0.0);
         for x in points(-40, 7) {
             let want = exact(f64::from(x));
@@ -269,7 +275,9 @@ mod tests {
         move |x| {
             let mut x = [x; 9];
             f(&mut x);
-            assert!(x.iter().all(|y| y.to_bits() == x[0].to_bits() || y.is_nan() || (y - x[0]).abs() < 1e-6 * x[0].abs()));
+            assert!(x.iter().all(|y| y.to_bits() == x[0].to_bits()
+                || y.is_nan()
+                || (y - x[0]).abs() < 1e-6 * x[0].abs()));
             x[0]
         }
     }
@@ -277,8 +285,22 @@ mod tests {
     #[test]
     fn functions_are_as_exact_as_stated() {
         let exact_exp = |x: f64| if x < -87.3 { 0.0 } else { x.exp() };
-        check("exp", exp::<false>, one(|x| { exp_minus(x, 0.0); }), exact_exp, 1.5e-7);
-        check("sigmoid", sigma::<false>, one(sigmoid), |x| if x < -87.0 { 0.0 } else { 1.0 / (1.0 + (-x).exp()) }, 4e-7);
+        check(
+            "exp",
+            exp::<false>,
+            one(|x| {
+                exp_minus(x, 0.0);
+            }),
+            exact_exp,
+            1.5e-7,
+        );
+        check(
+            "sigmoid",
+            sigma::<false>,
+            one(sigmoid),
+            |x| if x < -87.0 { 0.0 } else { 1.0 / (1.0 + (-x).exp()) },
+            4e-7,
+        );
         check("tanh", tanh::<false>, tanh::<false>, f64::tanh, 4e-7);
         let exact_softplus = |x: f64| if x < -87.3 { 0.0 } else { x.exp().ln_1p() };
         check("softplus", softplus::<false>, one(|x| softplus_decay(x, -1.0)), exact_softplus, 4e-7);
@@ -287,10 +309,20 @@ mod tests {
     #[test]
     fn extremes_have_the_right_limits() {
         for x in [f32::INFINITY, 1e30, 200.0] {
-            assert_eq!([exp::<false>(x), sigma::<false>(x), tanh::<false>(x), softplus::<false>(x)], [f32::INFINITY, 1.0, 1.0, x]);
-            assert_eq!([exp::<false>(-x), sigma::<false>(-x), tanh::<false>(-x), softplus::<false>(-x)], [0.0, 0.0, -1.0, 0.0]);
+            assert_eq!(
+                [exp::<false>(x), sigma::<false>(x), tanh::<false>(x), softplus::<false>(x)],
+                [f32::INFINITY, 1.0, 1.0, x]
+            );
+            assert_eq!(
+                [exp::<false>(-x), sigma::<false>(-x), tanh::<false>(-x), softplus::<false>(-x)],
+                [0.0, 0.0, -1.0, 0.0]
+            );
         }
-        assert!([exp::<false>, sigma::<false>, tanh::<false>, softplus::<false>].iter().all(|f| f(f32::NAN).is_nan()));
+        assert!(
+            [exp::<false>, sigma::<false>, tanh::<false>, softplus::<false>]
+                .iter()
+                .all(|f| f(f32::NAN).is_nan())
+        );
         assert!(exp::<false>(88.7).is_finite() && exp::<false>(88.73) == f32::INFINITY);
     }
 
@@ -308,22 +340,41 @@ mod tests {
             let mut out = vec![0.0; n];
             rms_norm(&a, &b, 1e-5, &mut out);
             let factor = 1.0 / (square / n as f64 + 1e-5).sqrt();
-            assert!(out.iter().zip(x.iter().zip(&y)).all(|(&o, (x, y))| (f64::from(o) - x * factor * y).abs() < 1e-6));
+            assert!(
+                out.iter()
+                    .zip(x.iter().zip(&y))
+                    .all(|(&o, (x, y))| (f64::from(o) - x * factor * y).abs() < 1e-6)
+            );
             out.copy_from_slice(&a);
             l2_norm(&mut out, 1e-5);
-            assert!(out.iter().zip(&x).all(|(&o, x)| (f64::from(o) - x / (square + 1e-5).sqrt()).abs() < 1e-6));
+            assert!(
+                out.iter().zip(&x).all(|(&o, x)| (f64::from(o) - x / (square + 1e-5).sqrt()).abs() < 1e-6)
+            );
             out.copy_from_slice(&a);
             softmax(&mut out);
             let total: f64 = x.iter().map(|x| x.exp()).sum();
             assert!(out.iter().zip(&x).all(|(&o, x)| (f64::from(o) - x.exp() / total).abs() < 1e-6));
             situ(&a, &b, 4.0, 25.0, &mut out);
-            let exact = |g: f64, u: f64| 4.0 * (g / 4.0).tanh() / (1.0 + (-g).exp()) * 25.0 * (u / 25.0).tanh();
-            assert!(out.iter().zip(x.iter().zip(&y)).all(|(&o, (&g, &u))| (f64::from(o) - exact(g, u)).abs() < 2e-6));
+            let exact =
+                |g: f64, u: f64| 4.0 * (g / 4.0).tanh() / (1.0 + (-g).exp()) * 25.0 * (u / 25.0).tanh();
+            assert!(
+                out.iter()
+                    .zip(x.iter().zip(&y))
+                    .all(|(&o, (&g, &u))| (f64::from(o) - exact(g, u)).abs() < 2e-6)
+            );
             situ(&a, &b, 4.0, 0.0, &mut out);
             let exact = |g: f64, u: f64| 4.0 * (g / 4.0).tanh() / (1.0 + (-g).exp()) * u;
-            assert!(out.iter().zip(x.iter().zip(&y)).all(|(&o, (&g, &u))| (f64::from(o) - exact(g, u)).abs() < 2e-6));
+            assert!(
+                out.iter()
+                    .zip(x.iter().zip(&y))
+                    .all(|(&o, (&g, &u))| (f64::from(o) - exact(g, u)).abs() < 2e-6)
+            );
             swiglu(&a, &b, &mut out);
-            assert!(out.iter().zip(x.iter().zip(&y)).all(|(&o, (g, u))| (f64::from(o) - g / (1.0 + (-g).exp()) * u).abs() < 2e-6));
+            assert!(
+                out.iter()
+                    .zip(x.iter().zip(&y))
+                    .all(|(&o, (g, u))| (f64::from(o) - g / (1.0 + (-g).exp()) * u).abs() < 2e-6)
+            );
         }
         assert_eq!(max(&[]), f32::NEG_INFINITY);
         assert_eq!(max(&[f32::NAN, 1.0]), 1.0);

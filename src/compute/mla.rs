@@ -47,14 +47,10 @@ pub fn queries<'a>(
         query.rows(head * full, full).multiply(&vectors, &mut q);
         let mut own_parts = Operand::default();
         own_parts.reset(count, own);
-        let writer = own_parts.writer();
-        for t in 0..count {
-            // SAFETY: this thread alone has the operand.
-            #[allow(unsafe_code)]
-            unsafe {
-                writer.fill(t, 0, own, |x| column(&q[..own * count], count, t, x));
-            }
+        for (t, x) in own_parts.values_mut().chunks_exact_mut(own).enumerate() {
+            column(&q[..own * count], count, t, x);
         }
+        own_parts.quantize_here();
         let vectors: Vec<Vector<'_>> = (0..count).map(|t| own_parts.vector(t)).collect();
         let mut absorbed = vec![0f32; latent * count];
         key(head).multiply(&vectors, &mut absorbed);
@@ -83,39 +79,31 @@ pub fn values<'a>(
     let HeadShape { heads, latent, value: n, .. } = shape;
     let tokens = values.len() / (heads * n);
     out.reset(tokens, heads * n);
-    let (out, values) = (out.writer(), Disjoint::new(values));
+    let (writer, values) = (out.writer(), Disjoint::new(values));
     for_heads(pool, heads, tokens, |head, first, count| {
         let mut merged = Operand::default();
         merged.reset(count, latent);
-        let writer = merged.writer();
-        for t in 0..count {
-            // SAFETY: this thread alone has the operand.
-            #[allow(unsafe_code)]
-            unsafe {
-                writer.fill(t, 0, latent, |x| attended.merge(first + t, head, x));
-            }
+        for (t, x) in merged.values_mut().chunks_exact_mut(latent).enumerate() {
+            attended.merge(first + t, head, x);
         }
+        merged.quantize_here();
         let vectors: Vec<Vector<'_>> = (0..count).map(|t| merged.vector(t)).collect();
         let mut y = vec![0f32; n * count];
         value(head).multiply(&vectors, &mut y);
         for t in 0..count {
             let start = (first + t) * heads * n + head * n;
-            // SAFETY: a head of a token belongs to one part of the region, here and below.
+            // SAFETY: a head of a token belongs to one part of the region.
             #[allow(unsafe_code)]
-            let values = unsafe { values.slice(start..start + n) };
+            let (values, x) =
+                unsafe { (values.slice(start..start + n), writer.part(first + t, head * n, n)) };
             column(&y, count, t, values);
-            // SAFETY: see above.
-            #[allow(unsafe_code)]
-            unsafe {
-                out.fill(first + t, head * n, n, |x| {
-                    x.copy_from_slice(values);
-                    if let Some(gate) = gate {
-                        math::mul_sigmoid(x, &gate[start..start + n]);
-                    }
-                });
+            x.copy_from_slice(values);
+            if let Some(gate) = gate {
+                math::mul_sigmoid(x, &gate[start..start + n]);
             }
         }
     });
+    out.quantize(pool);
 }
 
 /// Calls `f(head, first token, tokens)` for every head and every few tokens.

@@ -1,8 +1,12 @@
 //! Activations of a batch, in the forms that products read: f32, and quantized where a weight wants that.
 
-use kadence_quant::activation::{self, BLOCK, Vector};
+use kadence_quant::activation::{self, Vector, lengths};
 
 use super::disjoint::Disjoint;
+use super::pool::Pool;
+
+/// Elements below which quantizing isn't worth a region.
+const SERIAL: usize = 8192;
 
 /// `rows` activation vectors of `n` elements.
 #[derive(Default)]
@@ -10,20 +14,21 @@ pub struct Operand {
     n: usize,
     rows: usize,
     f32: Vec<f32>,
-    q: Vec<i8>,
+    q: Vec<i16>,
     scale: Vec<f32>,
-    sums: Vec<i16>,
+    sums: Vec<f32>,
 }
 
 impl Operand {
-    /// Makes room for `rows` vectors of `n` elements; what was in it is gone. Memory is kept for the next use.
+    /// Makes room for `rows` vectors of `n` elements, whatever they are; to be written, then quantized. Memory is kept
+    /// for the next use.
     pub fn reset(&mut self, rows: usize, n: usize) {
         (self.n, self.rows) = (n, rows);
-        let blocks = n / BLOCK;
+        let [q, scale, sums] = lengths(n);
         self.f32.resize(rows * n, 0.0);
-        self.q.resize(rows * blocks * BLOCK, 0);
-        self.scale.resize(rows * blocks, 0.0);
-        self.sums.resize(rows * blocks * 2, 0);
+        self.q.resize(rows * q, 0);
+        self.scale.resize(rows * scale, 0.0);
+        self.sums.resize(rows * sums, 0.0);
     }
 
     /// Vectors in the batch.
@@ -31,89 +36,65 @@ impl Operand {
         self.rows
     }
 
-    /// Elements of a vector.
-    pub fn n(&self) -> usize {
-        self.n
+    /// All vectors as f32, one after the other, to be written.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.f32
     }
 
-    /// All vectors as f32, one after the other.
-    pub fn values(&self) -> &[f32] {
-        &self.f32
+    /// Brings the quantized form up to date with the f32 one.
+    pub fn quantize(&mut self, pool: &Pool) {
+        if self.rows * self.n <= SERIAL {
+            return self.quantize_here();
+        }
+        let mut rows: Vec<_> = self.parts().collect();
+        pool.for_each_mut(&mut rows, |_, (((x, q), scale), sums)| activation::quantize(x, q, scale, sums));
     }
 
-    /// Vector `row` in every form. The quantized form is empty if `n` isn't a whole number of blocks: then no
-    /// quantized format can have such rows either.
+    /// [`Operand::quantize`] on the calling thread.
+    pub fn quantize_here(&mut self) {
+        self.parts().for_each(|(((x, q), scale), sums)| activation::quantize(x, q, scale, sums));
+    }
+
+    /// The parts of each vector, if it has a quantized form.
+    #[allow(clippy::type_complexity)]
+    fn parts(&mut self) -> impl Iterator<Item = (((&[f32], &mut [i16]), &mut [f32]), &mut [f32])> {
+        let [q, scale, sums] = lengths(self.n).map(|n| n.max(1));
+        let rows = self.f32.chunks_exact(self.n.max(1)).zip(self.q.chunks_exact_mut(q));
+        rows.zip(self.scale.chunks_exact_mut(scale)).zip(self.sums.chunks_exact_mut(sums))
+    }
+
+    /// Vector `row` in every form. The quantized form is empty if no quantized format can have rows of `n` elements.
     pub fn vector(&self, row: usize) -> Vector<'_> {
-        let (n, blocks) = (self.n, self.n / BLOCK);
+        let [q, scale, sums] = lengths(self.n);
         Vector {
-            f32: &self.f32[row * n..][..n],
-            q: &self.q[row * blocks * BLOCK..][..blocks * BLOCK],
-            scale: &self.scale[row * blocks..][..blocks],
-            sums: &self.sums[row * blocks * 2..][..blocks * 2],
+            f32: &self.f32[row * self.n..][..self.n],
+            q: &self.q[row * q..][..q],
+            scale: &self.scale[row * scale..][..scale],
+            sums: &self.sums[row * sums..][..sums],
         }
     }
 
-    /// A view that several threads fill in parts.
+    /// The f32 form, for several threads to write.
     pub(super) fn writer(&mut self) -> Writer<'_> {
-        Writer {
-            n: self.n,
-            rows: self.rows,
-            f32: Disjoint::new(&mut self.f32),
-            q: Disjoint::new(&mut self.q),
-            scale: Disjoint::new(&mut self.scale),
-            sums: Disjoint::new(&mut self.sums),
-        }
+        Writer { n: self.n, values: Disjoint::new(&mut self.f32) }
     }
 }
 
-/// Fills an [`Operand`] from several threads.
+/// Writes an [`Operand`] from several threads.
 pub(super) struct Writer<'a> {
     n: usize,
-    rows: usize,
-    f32: Disjoint<'a, f32>,
-    q: Disjoint<'a, i8>,
-    scale: Disjoint<'a, f32>,
-    sums: Disjoint<'a, i16>,
+    values: Disjoint<'a, f32>,
 }
 
 impl Writer<'_> {
-    pub(super) fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Lets `fill` write the `len` elements of vector `row` from element `start` on, then quantizes them. Both
-    /// are multiples of a block, except that `start = 0, len = n` is allowed for any `n`.
+    /// Elements `start..start + len` of vector `row`.
     ///
     /// # Safety
-    /// No two calls that run at the same time may touch the same elements.
-    #[allow(unsafe_code)]
-    pub(super) unsafe fn fill<R>(
-        &self,
-        row: usize,
-        start: usize,
-        len: usize,
-        fill: impl FnOnce(&mut [f32]) -> R,
-    ) -> R {
-        assert!(row < self.rows && start + len <= self.n);
-        // SAFETY: the caller's promise covers the elements, and blocks and sums lie within them.
-        let x = unsafe { self.f32.slice(row * self.n + start..row * self.n + start + len) };
-        let result = fill(x);
-        let blocks = self.n / BLOCK;
-        if !self.n.is_multiple_of(BLOCK) {
-            return result;
-        }
-        assert!(start.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK));
-        let first = row * blocks + start / BLOCK;
-        let range = first..first + len / BLOCK;
-        // SAFETY: as above.
-        let (q, scale, sums) = unsafe {
-            (
-                self.q.slice(range.start * BLOCK..range.end * BLOCK),
-                self.scale.slice(range.clone()),
-                self.sums.slice(range.start * 2..range.end * 2),
-            )
-        };
-        activation::quantize(x, q, scale, sums);
-        result
+    /// While the part lives, nobody else may hold a part that overlaps it.
+    #[allow(unsafe_code, clippy::mut_from_ref)]
+    pub(super) unsafe fn part(&self, row: usize, start: usize, len: usize) -> &mut [f32] {
+        assert!(start + len <= self.n);
+        // SAFETY: by the caller's promise.
+        unsafe { self.values.slice(row * self.n + start..row * self.n + start + len) }
     }
 }

@@ -94,7 +94,8 @@ impl Pool {
         // SAFETY: only the lifetime changes. The pointer is read by the workers between the epoch's increment
         // and their decrement of `pending`; this function doesn't return or unwind before `pending` is zero.
         #[allow(unsafe_code)]
-        let region = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f) };
+        let region =
+            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f) };
         *shared.region.lock().unwrap_or_else(|e| e.into_inner()) = Some(SendRegion(region));
         shared.pending.store(self.workers.len(), Ordering::Relaxed);
         shared.epoch.fetch_add(1, Ordering::SeqCst);

@@ -198,10 +198,8 @@ fn split(jobs: impl Iterator<Item = (usize, usize)> + Clone, threads: usize, gra
 pub fn sums(pool: &Pool, jobs: &mut [Sum<'_>]) {
     let sizes = jobs.iter().map(|j| (j.n_out, j.terms.iter().map(|t| t.weights.row_bytes()).sum::<usize>()));
     let parts = split(sizes, pool.threads(), 4);
-    let jobs: Vec<(&[Term<'_>], Disjoint<'_, f32>, usize, bool)> = jobs
-        .iter_mut()
-        .map(|j| (j.terms.as_slice(), Disjoint::new(&mut *j.out), j.n_out, j.add))
-        .collect();
+    let jobs: Vec<(&[Term<'_>], Disjoint<'_, f32>, usize, bool)> =
+        jobs.iter_mut().map(|j| (j.terms.as_slice(), Disjoint::new(&mut *j.out), j.n_out, j.add)).collect();
     pool.for_each(parts.len(), |i| {
         let Part { job, first, count } = parts[i];
         let (terms, out, n_out, add) = &jobs[job];
@@ -210,7 +208,14 @@ pub fn sums(pool: &Pool, jobs: &mut [Sum<'_>]) {
 }
 
 /// Rows `first..first + count` of every token's output; no other call may have them at the same time.
-fn sum_rows(terms: &[Term<'_>], out: &Disjoint<'_, f32>, n_out: usize, add: bool, first: usize, count: usize) {
+fn sum_rows(
+    terms: &[Term<'_>],
+    out: &Disjoint<'_, f32>,
+    n_out: usize,
+    add: bool,
+    first: usize,
+    count: usize,
+) {
     let cell = |token: usize, row: usize, len: usize| {
         let start = token * n_out + row;
         // SAFETY: the parts of a region cover each row of the weights once, and only one thread has a part.
@@ -235,26 +240,34 @@ fn sum_rows(terms: &[Term<'_>], out: &Disjoint<'_, f32>, n_out: usize, add: bool
         for row in (first..first + count).step_by(TILE_ROWS) {
             let rows = TILE_ROWS.min(first + count - row);
             let weights = term.weights.rows(row, rows);
-            for_vectors(vectors, |i| term.input.vector(term.first + i), |v, x| {
-                let y = &mut y[..rows * x.len()];
-                weights.multiply_with(product, x, y);
-                for t in 0..x.len() {
-                    let column = y[t..].iter().step_by(x.len());
-                    let out = cell(term.pick.token(v + t), row, rows).iter_mut();
-                    if plain {
-                        out.zip(column).for_each(|(o, y)| *o = *y);
-                    } else {
-                        let factor = term.factors.get(v + t).copied().unwrap_or(1.0);
-                        out.zip(column).for_each(|(o, y)| *o += factor * y);
+            for_vectors(
+                vectors,
+                |i| term.input.vector(term.first + i),
+                |v, x| {
+                    let y = &mut y[..rows * x.len()];
+                    weights.multiply_with(product, x, y);
+                    for t in 0..x.len() {
+                        let column = y[t..].iter().step_by(x.len());
+                        let out = cell(term.pick.token(v + t), row, rows).iter_mut();
+                        if plain {
+                            out.zip(column).for_each(|(o, y)| *o = *y);
+                        } else {
+                            let factor = term.factors.get(v + t).copied().unwrap_or(1.0);
+                            out.zip(column).for_each(|(o, y)| *o += factor * y);
+                        }
                     }
-                }
-            });
+                },
+            );
         }
     }
 }
 
 /// Calls `f(v, vectors v..)` for tiles of the vectors `0..count`.
-fn for_vectors<'a>(count: usize, vector: impl Fn(usize) -> Vector<'a>, mut f: impl FnMut(usize, &[Vector<'a>])) {
+fn for_vectors<'a>(
+    count: usize,
+    vector: impl Fn(usize) -> Vector<'a>,
+    mut f: impl FnMut(usize, &[Vector<'a>]),
+) {
     let mut tile = [Vector::default(); TILE_VECTORS];
     for first in (0..count).step_by(TILE_VECTORS) {
         let len = TILE_VECTORS.min(count - first);
@@ -265,11 +278,11 @@ fn for_vectors<'a>(count: usize, vector: impl Fn(usize) -> Vector<'a>, mut f: im
     }
 }
 
-/// Runs all gate-and-up jobs in one region; the outputs must already have their sizes.
-pub fn gate_up(pool: &Pool, jobs: &[GateUp<'_>], activation: Activation, outputs: &mut [&mut Operand]) {
+/// Runs all gate-and-up jobs in one region and quantizes the outputs, which must already have their sizes.
+pub fn gate_up(pool: &Pool, jobs: &[GateUp<'_>], activation: Activation, operands: &mut [&mut Operand]) {
     let sizes = jobs.iter().map(|j| (j.gate.n_out, j.gate.row_bytes() + j.up.row_bytes()));
     let parts = split(sizes, pool.threads(), TILE_ROWS);
-    let outputs: Vec<Writer<'_>> = outputs.iter_mut().map(|o| o.writer()).collect();
+    let outputs: Vec<Writer<'_>> = operands.iter_mut().map(|o| o.writer()).collect();
     pool.for_each(parts.len(), |i| {
         let Part { job, first, count } = parts[i];
         let job = &jobs[job];
@@ -278,30 +291,33 @@ pub fn gate_up(pool: &Pool, jobs: &[GateUp<'_>], activation: Activation, outputs
             gate_up_rows(job, activation, out, row, TILE_ROWS.min(first + count - row));
         }
     });
+    operands.iter_mut().for_each(|o| o.quantize(pool));
 }
 
 fn gate_up_rows(job: &GateUp<'_>, activation: Activation, out: &Writer<'_>, row: usize, rows: usize) {
     let (gate, up) = (job.gate.rows(row, rows), job.up.rows(row, rows));
-    let (gate_product, up_product) =
-        (kadence_quant::product(gate.format), kadence_quant::product(up.format));
+    let (gate_product, up_product) = (kadence_quant::product(gate.format), kadence_quant::product(up.format));
     let mut products = [[0f32; TILE_ROWS * TILE_VECTORS]; 2];
     let [g, u] = &mut products;
     let vectors = job.pick.len(job.input.rows());
-    for_vectors(vectors, |i| job.input.vector(job.pick.token(i)), |v, x| {
-        let (g, u) = (&mut g[..rows * x.len()], &mut u[..rows * x.len()]);
-        gate.multiply_with(gate_product, x, g);
-        up.multiply_with(up_product, x, u);
-        let mut columns = [[0f32; TILE_ROWS]; 2];
-        for t in 0..x.len() {
-            for (column, y) in columns.iter_mut().zip([&*g, &*u]) {
-                column.iter_mut().zip(y[t..].iter().step_by(x.len())).for_each(|(c, y)| *c = *y);
+    for_vectors(
+        vectors,
+        |i| job.input.vector(job.pick.token(i)),
+        |v, x| {
+            let (g, u) = (&mut g[..rows * x.len()], &mut u[..rows * x.len()]);
+            gate.multiply_with(gate_product, x, g);
+            up.multiply_with(up_product, x, u);
+            let mut columns = [[0f32; TILE_ROWS]; 2];
+            for t in 0..x.len() {
+                for (column, y) in columns.iter_mut().zip([&*g, &*u]) {
+                    column.iter_mut().zip(y[t..].iter().step_by(x.len())).for_each(|(c, y)| *c = *y);
+                }
+                let [g, u] = &columns;
+                // SAFETY: a region's parts cover each row of a job once, and jobs have different rows of the output.
+                #[allow(unsafe_code)]
+                let out = unsafe { out.part(job.first + v + t, row, rows) };
+                activation.apply(&g[..rows], &u[..rows], out);
             }
-            let [g, u] = &columns;
-            // SAFETY: a region's parts cover each row of a job once, and jobs have different rows of the output.
-            #[allow(unsafe_code)]
-            unsafe {
-                out.fill(job.first + v + t, row, rows, |out| activation.apply(&g[..rows], &u[..rows], out));
-            }
-        }
-    });
+        },
+    );
 }

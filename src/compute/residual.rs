@@ -83,22 +83,22 @@ impl Streams {
         self.weights.clear();
         self.weights.resize(if score.is_some() { pick.len() * candidates } else { 0 }, 0.0);
         out.reset(pick.len(), width);
-        let out = out.writer();
+        let writer = out.writer();
         let (current, weights, mixed) =
             (&self.current, Disjoint::new(&mut self.weights), Disjoint::new(&mut self.mixed));
         pool.for_each(pick.len(), |i| {
             let token = pick[i] as usize;
             let row = token * width..(token + 1) * width;
             let stream = &current[row.clone()];
-            let Some(score) = score else {
-                // SAFETY: each token is one part of the region, here and below.
-                #[allow(unsafe_code)]
-                return unsafe { out.fill(i, 0, width, |x| math::rms_norm(stream, norm, epsilon, x)) };
-            };
+            // SAFETY: each token is one part of the region, here and below.
+            #[allow(unsafe_code)]
+            let out = unsafe { writer.part(i, 0, width) };
+            let Some(score) = score else { return math::rms_norm(stream, norm, epsilon, out) };
             // SAFETY: see above.
             #[allow(unsafe_code)]
-            let (p, mixed) =
-                unsafe { (weights.slice(i * candidates..(i + 1) * candidates), mixed.slice(i * width..(i + 1) * width)) };
+            let (p, mixed) = unsafe {
+                (weights.slice(i * candidates..(i + 1) * candidates), mixed.slice(i * width..(i + 1) * width))
+            };
             for (p, bank) in p.iter_mut().zip(banks) {
                 *p = math::dot(score, &bank.values[row.clone()]) * bank.factors[token];
             }
@@ -109,38 +109,25 @@ impl Streams {
                 math::axpy(mixed, p, &bank.values[row.clone()]);
             }
             math::axpy(mixed, p[banks.len()], stream);
-            // SAFETY: see above.
-            #[allow(unsafe_code)]
-            unsafe {
-                out.fill(i, 0, width, |x| math::rms_norm(mixed, norm, epsilon, x));
-            }
+            math::rms_norm(mixed, norm, epsilon, out);
         });
+        out.quantize(pool);
     }
 }
 
-/// `out[t] = rms(x[t][..n]) ⊙ norm` for rows of `stride` elements in `x`.
-pub fn norm_rows(pool: &Pool, x: &[f32], stride: usize, norm: &[f32], epsilon: f32, out: &mut Operand) {
+/// `out[t] = rms(x[t]) ⊙ norm`.
+pub fn norm_rows(pool: &Pool, x: &[f32], norm: &[f32], epsilon: f32, out: &mut Operand) {
     let n = norm.len();
-    out.reset(x.len() / stride, n);
-    let out = out.writer();
-    pool.for_each(out.rows(), |t| {
-        // SAFETY: each row is one part of the region.
-        #[allow(unsafe_code)]
-        unsafe {
-            out.fill(t, 0, n, |y| math::rms_norm(&x[t * stride..][..n], norm, epsilon, y));
-        }
-    });
+    out.reset(x.len() / n, n);
+    for (x, y) in x.chunks_exact(n).zip(out.values_mut().chunks_exact_mut(n)) {
+        math::rms_norm(x, norm, epsilon, y);
+    }
+    out.quantize(pool);
 }
 
-/// `out[t] = x[t]`, quantized.
+/// `out[t] = x[t]`.
 pub fn copy_rows(pool: &Pool, x: &[f32], n: usize, out: &mut Operand) {
     out.reset(x.len() / n, n);
-    let out = out.writer();
-    pool.for_each(out.rows(), |t| {
-        // SAFETY: each row is one part of the region.
-        #[allow(unsafe_code)]
-        unsafe {
-            out.fill(t, 0, n, |y| y.copy_from_slice(&x[t * n..][..n]));
-        }
-    });
+    out.values_mut().copy_from_slice(x);
+    out.quantize(pool);
 }

@@ -122,7 +122,7 @@ const MOST_LAYERS: usize = 4096;
 
 /// Reads keys of one architecture, by their current names or those of files from before llama.cpp had them.
 struct Keys<'a> {
-    metadata: &'a Metadata,
+    metadata: Metadata<'a>,
     prefix: &'static str,
 }
 
@@ -140,15 +140,16 @@ impl Keys<'_> {
     /// The full name under which the file has the key, or its settled name.
     fn name(&self, key: &str) -> String {
         let full = format!("{}.{key}", self.prefix);
-        if self.metadata.contains(&full) {
+        if self.metadata.get(&full).is_some() {
             return full;
         }
-        let alias = ALIASES.iter().find(|(name, _)| *name == key).map(|(_, a)| format!("{}.{a}", self.prefix));
-        alias.filter(|a| self.metadata.contains(a)).unwrap_or(full)
+        let alias =
+            ALIASES.iter().find(|(name, _)| *name == key).map(|(_, a)| format!("{}.{a}", self.prefix));
+        alias.filter(|a| self.metadata.get(a).is_some()).unwrap_or(full)
     }
 
     fn has(&self, key: &str) -> bool {
-        self.metadata.contains(&self.name(key))
+        self.metadata.get(&self.name(key)).is_some()
     }
 
     fn bad(&self, key: &str, why: impl Into<String>) -> Error {
@@ -184,7 +185,7 @@ impl Config {
     /// # Errors
     /// [`Error::Architecture`] for any other model, [`Error::Key`] or a metadata error for a key that is missing,
     /// of another type, or at odds with another one.
-    pub fn read(metadata: &Metadata) -> Result<Config, Error> {
+    pub fn read(metadata: Metadata<'_>) -> Result<Config, Error> {
         let architecture = match metadata.str("general.architecture")? {
             "kimi-k3" => Architecture::KimiK3,
             "kimi-linear" => Architecture::KimiLinear,
@@ -217,7 +218,10 @@ impl Config {
             latent: keys.size("attention.kv_lora_rank")?,
             shared_key,
             own_key: own_key.ok_or_else(|| {
-                keys.bad("attention.key_length_mla", format!("is {key}, not above rope.dimension_count {shared_key}"))
+                keys.bad(
+                    "attention.key_length_mla",
+                    format!("is {key}, not above rope.dimension_count {shared_key}"),
+                )
             })?,
             value: mla_key(&keys, "attention.value_length_mla", "attention.value_length")?,
             experts,
@@ -240,10 +244,13 @@ impl Config {
         if keys.has("attention.key_length") && keys.has("attention.key_length_mla") {
             let stated = keys.size("attention.key_length")?;
             if stated != row && stated != self.own_key + self.shared_key {
-                return Err(keys.bad("attention.key_length", format!("is {stated}, but a row has {row} elements")));
+                return Err(
+                    keys.bad("attention.key_length", format!("is {stated}, but a row has {row} elements"))
+                );
             }
         }
-        for (key, size) in [("kda.head_dim", self.kda_head), ("attention.key_length_mla", self.own_key + self.shared_key)]
+        for (key, size) in
+            [("kda.head_dim", self.kda_head), ("attention.key_length_mla", self.own_key + self.shared_key)]
         {
             if self.heads * size > LARGEST {
                 return Err(keys.bad(key, format!("times {} heads is more than any model has", self.heads)));
@@ -276,7 +283,7 @@ fn layers(keys: &Keys<'_>) -> Result<Vec<Mixer>, Error> {
     if count > MOST_LAYERS {
         return Err(keys.bad("block_count", format!("is {count}, which no model has")));
     }
-    let schedule: Vec<i64> = keys.metadata.ints(&keys.name(key))?;
+    let schedule: Vec<i64> = keys.metadata.array(&keys.name(key))?.elements()?.collect();
     if schedule.len() != count {
         return Err(keys.bad(key, format!("has {} entries for {count} layers", schedule.len())));
     }
@@ -308,7 +315,11 @@ fn decay(keys: &Keys<'_>, k3: bool) -> Result<Decay, Error> {
         return Ok(Decay::Softplus);
     }
     let bound = keys.number(key)?;
-    if bound < 0.0 { Ok(Decay::Bounded(bound)) } else { Err(keys.bad(key, format!("is {bound}, not below 0"))) }
+    if bound < 0.0 {
+        Ok(Decay::Bounded(bound))
+    } else {
+        Err(keys.bad(key, format!("is {bound}, not below 0")))
+    }
 }
 
 fn situ(keys: &Keys<'_>) -> Result<Situ, Error> {

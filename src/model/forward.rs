@@ -9,8 +9,8 @@ use std::sync::Arc;
 use kadence_quant::decode;
 
 use crate::compute::{
-    self, Activation, Attended, DecayGate, GateUp, HeadShape, KdaInput, KdaLayer, KdaSession, KdaTrace, Operand, Pick,
-    Pool, RowSource, Sequence, Shape, Streams, Sum, Term, math,
+    self, Activation, Attended, DecayGate, GateUp, HeadShape, KdaInput, KdaLayer, KdaSession, KdaTrace,
+    Operand, Pick, Pool, RowSource, Sequence, Shape, Streams, Sum, Term, math,
 };
 use crate::gguf::Gguf;
 
@@ -239,8 +239,7 @@ impl Pass<'_, '_> {
             OutputGate::LowRank(first, second) => (first, Some(second)),
         };
         let mut gate_low = vec![0.0; if gate_second.is_some() { tokens * gate_first.n_out() } else { 0 }];
-        let gate_out =
-            if gate_second.is_some() { &mut gate_low[..] } else { sized(gate, tokens * width) };
+        let gate_out = if gate_second.is_some() { &mut gate_low[..] } else { sized(gate, tokens * width) };
         compute::sums(
             pool,
             &mut [
@@ -254,7 +253,10 @@ impl Pass<'_, '_> {
         );
         if let Some(second) = gate_second {
             compute::copy_rows(pool, &gate_low, gate_first.n_out(), low_rank);
-            compute::sums(pool, &mut [Sum::product(second.weights(file, 0), low_rank, sized(gate, tokens * width))]);
+            compute::sums(
+                pool,
+                &mut [Sum::product(second.weights(file, 0), low_rank, sized(gate, tokens * width))],
+            );
         }
         compute::copy_rows(pool, narrow, config.kda_head, low_rank);
         let settings = KdaLayer {
@@ -287,12 +289,16 @@ impl Pass<'_, '_> {
         (self.observer)("kda_g1", layer, &kda.decay);
         (self.observer)("kda_beta", layer, beta);
         (self.observer)("kda_scan_out", layer, &kda.read);
-        compute::sums(pool, &mut [Sum::product(w.output.weights(file, 0), inner, sized(y, tokens * config.width))]);
+        compute::sums(
+            pool,
+            &mut [Sum::product(w.output.weights(file, 0), inner, sized(y, tokens * config.width))],
+        );
     }
 
     fn mla(&mut self, w: &Mla, layer: usize, index: usize) {
         let (file, config, pool) = (&self.model.file, &self.model.config, self.pool);
-        let Scratch { x, inner, low_rank, gate, narrow, rows, queries, attended, values, y, .. } = &mut *self.s;
+        let Scratch { x, inner, low_rank, gate, narrow, rows, queries, attended, values, y, .. } =
+            &mut *self.s;
         let tokens = x.rows();
         let shape = HeadShape {
             heads: config.heads,
@@ -325,13 +331,20 @@ impl Pass<'_, '_> {
         }
         let query_input = match &w.query_rank {
             Some((_, norm)) => {
-                compute::norm_rows(pool, narrow, rank, norm, config.epsilon, low_rank);
+                compute::norm_rows(pool, narrow, norm, config.epsilon, low_rank);
                 &*low_rank
             }
             None => &*x,
         };
         let queries = sized(queries, tokens * config.heads * row);
-        compute::queries(pool, shape, w.query.weights(file, 0), |h| w.key.weights(file, h), query_input, queries);
+        compute::queries(
+            pool,
+            shape,
+            w.query.weights(file, 0),
+            |h| w.key.weights(file, h),
+            query_input,
+            queries,
+        );
         let mut at = 0;
         let sources: Vec<_> = self.chunks.iter().map(|c| c.state.rows.layer(index)).collect();
         let visible: Vec<_> = self.chunks.iter().map(|c| [0..c.state.tokens() + c.tokens.len()]).collect();
@@ -353,7 +366,10 @@ impl Pass<'_, '_> {
         let gate = w.gate.as_ref().map(|_| gate.as_slice());
         compute::values(pool, shape, |h| w.value.weights(file, h), attended, gate, values, inner);
         (self.observer)("mla_pre_gate", layer, values);
-        compute::sums(pool, &mut [Sum::product(w.output.weights(file, 0), inner, sized(y, tokens * config.width))]);
+        compute::sums(
+            pool,
+            &mut [Sum::product(w.output.weights(file, 0), inner, sized(y, tokens * config.width))],
+        );
     }
 
     fn feed_forward(&mut self, layer: &Layer, i: usize) {
@@ -406,25 +422,21 @@ impl Pass<'_, '_> {
                 factors: &s.routes.factors[range.clone()],
             });
         }
-        let y = sized(&mut s.y, tokens * config.width);
-        let shared = w.shared.as_ref().map(|d| Term::all(d.down.weights(file, 0), &s.shared_hidden));
         let n_out = w.experts.down.n_out();
-        match &w.latent {
-            None => {
-                terms.extend(shared);
-                compute::sums(pool, &mut [Sum { terms, out: y, n_out, add: false }]);
-            }
-            Some((_, norm, up)) => {
-                let routed = sized(&mut s.routed, tokens * n_out);
-                let add = shared.is_some();
-                let mut jobs = vec![Sum { terms, out: routed, n_out, add: false }];
-                jobs.extend(shared.map(|t| Sum { n_out: config.width, terms: vec![t], out: &mut *y, add: false }));
-                compute::sums(pool, &mut jobs);
-                (self.observer)("ffn_moe_out", layer, &s.routed);
-                compute::norm_rows(pool, &s.routed, n_out, norm, config.epsilon, &mut s.latent);
-                let terms = vec![Term::all(up.weights(file, 0), &s.latent)];
-                compute::sums(pool, &mut [Sum { terms, out: y, n_out: config.width, add }]);
-            }
+        let mut jobs = vec![Sum { terms, out: sized(&mut s.routed, tokens * n_out), n_out, add: false }];
+        let y = sized(&mut s.y, tokens * config.width);
+        match &w.shared {
+            Some(d) => jobs.push(Sum::product(d.down.weights(file, 0), &s.shared_hidden, y)),
+            None => y.fill(0.0),
+        }
+        compute::sums(pool, &mut jobs);
+        (self.observer)("ffn_moe_out", layer, &s.routed);
+        if let Some((_, norm, up)) = &w.latent {
+            compute::norm_rows(pool, &s.routed, norm, config.epsilon, &mut s.latent);
+            let terms = vec![Term::all(up.weights(file, 0), &s.latent)];
+            compute::sums(pool, &mut [Sum { terms, out: &mut s.y, n_out: config.width, add: true }]);
+        } else {
+            math::add(&mut s.y, &s.routed);
         }
         let chosen: Vec<f32> = s.routes.chosen.iter().map(|&e| e as f32).collect();
         (self.observer)("ffn_moe_topk", layer, &chosen);
@@ -474,12 +486,22 @@ impl Pass<'_, '_> {
             return;
         }
         let score = model.weights.output_score.as_deref();
-        s.streams.mix_and_norm(self.pool, score, &model.weights.output_norm, config.epsilon, &s.all, &mut s.x);
+        s.streams.mix_and_norm(
+            self.pool,
+            score,
+            &model.weights.output_norm,
+            config.epsilon,
+            &s.all,
+            &mut s.x,
+        );
         if !s.streams.weights().is_empty() {
             (self.observer)("res_out", config.layers.len(), s.streams.weights());
         }
         let logits = sized(&mut s.logits, s.all.len() * config.vocabulary);
-        compute::sums(self.pool, &mut [Sum::product(model.weights.output.weights(&model.file, 0), &s.x, logits)]);
+        compute::sums(
+            self.pool,
+            &mut [Sum::product(model.weights.output.weights(&model.file, 0), &s.x, logits)],
+        );
     }
 }
 

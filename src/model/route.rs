@@ -35,7 +35,8 @@ impl Routes {
             order.truncate(experts.used);
             order.sort_unstable_by_key(key);
             let sum: f32 = order.iter().map(|&e| p[e as usize]).sum();
-            let factor = if experts.normalise { experts.scale / sum.max(SMALLEST_SUM) } else { experts.scale };
+            let factor =
+                if experts.normalise { experts.scale / sum.max(SMALLEST_SUM) } else { experts.scale };
             slots.extend(order.iter().map(|&e| (e, token as u32, p[e as usize] * factor)));
             self.chosen.extend(order);
         }

@@ -66,7 +66,7 @@ impl Matrix {
     fn part(&self, first: usize, count: usize) -> Matrix {
         let Place::File(span) = &self.place else { unreachable!("only tensors of the file are cut") };
         let size = row_bytes(self.format, self.n_in);
-        let span = Span { offset: span.offset + (first * size) as u64, len: (count * size) as u64, ..*span };
+        let span = span.part(first * size, count * size).expect("rows of the tensor");
         Matrix { n_out: count, place: Place::File(span), scale: self.scale.clone(), ..*self }
     }
 }
@@ -219,9 +219,8 @@ impl ModelWeights {
     /// the metadata.
     pub fn bind(file: &Arc<Gguf>, config: &Config) -> Result<ModelWeights, Error> {
         let mut binder = Binder { file, bound: HashSet::new(), missing: Vec::new() };
-        let score = |b: &mut Binder<'_>, name: &str| {
-            config.situ.map(|_| b.vector(name, &[config.width])).transpose()
-        };
+        let score =
+            |b: &mut Binder<'_>, name: &str| config.situ.map(|_| b.vector(name, &[config.width])).transpose();
         let weights = ModelWeights {
             embedding: binder.matrix("token_embd", config.width, config.vocabulary)?,
             output_norm: binder.vector("output_norm.weight", &[config.width])?,
@@ -298,7 +297,8 @@ impl Binder<'_> {
 
     /// `count` matrices in the tensor `name` + `.weight`, with the scale that NVFP4 files have beside it.
     fn matrices(&mut self, name: &str, n_in: usize, n_out: usize, count: usize) -> Result<Matrix, Error> {
-        let taken = self.take(&format!("{name}.weight"), &[n_in, n_out, count])?.map(|t| (t.format(), t.span()));
+        let taken =
+            self.take(&format!("{name}.weight"), &[n_in, n_out, count])?.map(|t| (t.format(), t.span()));
         let (format, place) = match taken {
             Some((format, span)) => (format, Place::File(span)),
             // Never used: what is missing is reported before the model exists.
@@ -334,7 +334,9 @@ impl Binder<'_> {
         };
         let mut taps = |c: &str| -> Result<Vec<f32>, Error> {
             let by_channel = self.vector(&name(&format!("ssm_conv1d_{c}.weight")), &[config.taps, all])?;
-            Ok((0..config.taps).flat_map(|t| by_channel.iter().skip(t).step_by(config.taps).copied()).collect())
+            Ok((0..config.taps)
+                .flat_map(|t| by_channel.iter().skip(t).step_by(config.taps).copied())
+                .collect())
         };
         let taps = [taps("q")?, taps("k")?, taps("v")?];
         let mut a = self.vector(&name("ssm_a"), &[config.heads])?;
@@ -347,7 +349,10 @@ impl Binder<'_> {
             a,
             beta: self.matrix(&name("ssm_beta"), e, config.heads)?,
             gate: if self.has(&name("ssm_g_a.weight")) {
-                OutputGate::LowRank(self.matrix(&name("ssm_g_a"), e, d)?, self.matrix(&name("ssm_g_b"), d, all)?)
+                OutputGate::LowRank(
+                    self.matrix(&name("ssm_g_a"), e, d)?,
+                    self.matrix(&name("ssm_g_b"), d, all)?,
+                )
             } else {
                 OutputGate::Full(self.matrix(&name("ssm_g"), e, all)?)
             },
@@ -457,7 +462,13 @@ impl Binder<'_> {
         Ok(Moe {
             router: self.matrix(&name("ffn_gate_inp"), e, experts.count)?,
             bias: self.vector(&name("exp_probs_b.bias"), &[experts.count])?,
-            experts: self.experts(name, "_exps", experts.latent.unwrap_or(e), experts.hidden, experts.count)?,
+            experts: self.experts(
+                name,
+                "_exps",
+                experts.latent.unwrap_or(e),
+                experts.hidden,
+                experts.count,
+            )?,
             latent: experts
                 .latent
                 .map(|z| {
