@@ -15,7 +15,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
-//pub mod cli;
+pub mod cli;
 pub mod compute;
 //pub mod engine;
 pub mod gguf;

@@ -101,7 +101,7 @@ fn f16_row(src: &[u8], dst: &mut [f32]) {
 
 /// The half-precision number at a place, without a branch or a call: products meet one every few nanoseconds.
 #[inline(always)]
-pub(crate) fn half(b: &[u8], at: usize) -> f32 {
+fn half(b: &[u8], at: usize) -> f32 {
     half_bits(u16::from_le_bytes([b[at], b[at + 1]]))
 }
 
@@ -219,7 +219,7 @@ fn q3_k(b: &[u8; 110], y: &mut [f32; SUPER]) {
 
 /// The eight 6-bit scales and minima of Q4_K and Q5_K.
 #[inline(always)]
-pub(crate) fn q45_k_scales(b: &[u8]) -> ([u8; 8], [u8; 8]) {
+fn q45_k_scales(b: &[u8]) -> ([u8; 8], [u8; 8]) {
     let scale = |j: usize| if j < 4 { b[j] & 63 } else { b[j + 4] & 15 | b[j - 4] >> 6 << 4 };
     let min = |j: usize| if j < 4 { b[j + 4] & 63 } else { b[j + 4] >> 4 | b[j] >> 6 << 4 };
     (std::array::from_fn(scale), std::array::from_fn(min))
@@ -377,7 +377,7 @@ fn iq4_xs(b: &[u8; 136], y: &mut [f32; SUPER]) {
 #[inline(always)]
 pub(crate) fn trit(byte: u8, n: usize) -> u8 {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
-    (u16::from(byte.wrapping_mul(POWERS[n])) * 3 >> 8) as u8
+    ((u16::from(byte.wrapping_mul(POWERS[n])) * 3) >> 8) as u8
 }
 
 fn tq1_0(b: &[u8; 54], y: &mut [f32; SUPER]) {

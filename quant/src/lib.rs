@@ -5,7 +5,7 @@
 //! - [`decode()`], [`encode()`]: blocks to f32 and back.
 //! - [`activation`]: activations, and their quantized form.
 //! - [`product`]: what a product is, and the portable products, the reference for every other path.
-//! - `unfold`, `avx2`: the fast products: rows to integers, and the multiplication of those.
+//! - `avx2`: the fast products: rows are unfolded to integers, and those multiplied.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -18,7 +18,6 @@ pub mod format;
 mod grids;
 pub mod product;
 mod simd;
-mod unfold;
 
 pub use decode::decode;
 pub use encode::{can_encode, encode};

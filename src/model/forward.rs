@@ -44,6 +44,12 @@ impl Model {
         &self.config
     }
 
+    /// Bytes of weights that a token reads: all matrices, of the routed experts those that it uses, of the embedding
+    /// a row.
+    pub fn bytes_per_token(&self) -> u64 {
+        self.weights.bytes_per_token(self.config.experts.as_ref().map_or(0, |e| e.used)) as u64
+    }
+
     /// The file it came from.
     pub fn file(&self) -> &Arc<Gguf> {
         &self.file

@@ -14,10 +14,48 @@ use std::cell::RefCell;
 use crate::Format;
 use crate::activation::{BLOCK, SUM, Vector};
 use crate::product::Product;
-use crate::unfold::{SMALL, SUPER, Unfolded, group, has_mins, unfold};
 
+mod unfold;
+use unfold::{SMALL, SUPER, Unfolded, group, has_mins, horizontal, multiply, take, takef, unfold};
+
+/// Covers `y` with tiles of one or two rows and one, two or four vectors.
+macro_rules! tiles {
+    ($y:expr, $x:expr, $rows:expr, $tile:ident) => {{
+        let (y, x) = ($y, $x);
+        let (vectors, rows) = (x.len(), y.len() / x.len());
+        let mut t = 0;
+        while t < vectors {
+            let width = match vectors - t {
+                4.. => 4,
+                2 | 3 => 2,
+                _ => 1,
+            };
+            let mut r = 0;
+            while r + 2 <= rows {
+                let y = &mut y[r * vectors + t..];
+                match width {
+                    4 => put(y, vectors, $tile::<2, 4>(&$rows, r, &x[t..])),
+                    2 => put(y, vectors, $tile::<2, 2>(&$rows, r, &x[t..])),
+                    _ => put(y, vectors, $tile::<2, 1>(&$rows, r, &x[t..])),
+                }
+                r += 2;
+            }
+            if r < rows {
+                let y = &mut y[r * vectors + t..];
+                match width {
+                    4 => put(y, vectors, $tile::<1, 4>(&$rows, r, &x[t..])),
+                    2 => put(y, vectors, $tile::<1, 2>(&$rows, r, &x[t..])),
+                    _ => put(y, vectors, $tile::<1, 1>(&$rows, r, &x[t..])),
+                }
+            }
+            t += width;
+        }
+    }};
+}
 /// Integers that unfolded rows may take: half of the first-level cache.
 const UNFOLDED: usize = 8192;
+/// How far ahead of a row its successors are asked for when each is used once: what a core reads in about 200 ns.
+const AHEAD: usize = 2048;
 /// Most rows that are unfolded together.
 const ROWS: usize = 8;
 
@@ -71,6 +109,13 @@ fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     let bytes = format.bytes(n).expect("vectors are whole blocks");
     let rows = y.len() / x.len();
     assert!(w.len() == bytes * rows && x.iter().all(|x| x.q.len() == n), "rows of {n} elements");
+    if let [x] = x {
+        for (w, y) in w.chunks_exact(bytes.max(1)).zip(y) {
+            prefetch(w, AHEAD.max(bytes));
+            *y = multiply(format, w, x);
+        }
+        return;
+    }
     let group = group(format).expect("an unfolded format");
     let (scales, mins) = (n.div_ceil(group), if has_mins(format) { n / SUM } else { 0 });
     let together = rows_together(n, rows);
@@ -85,59 +130,40 @@ fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
                     scales: &mut b.scales[r * scales..][..scales],
                     mins: &mut b.mins[r * mins..][..mins],
                 };
+                prefetch(row, together * bytes);
                 unfold(format, row, to);
             }
             let rows = Rows { n, codes: &b.codes, scales: &b.scales, mins: &b.mins };
-            tiles(y, x.len(), |r, t, two_rows, vectors| match (group == SUPER, two_rows, vectors) {
-                (true, true, 4) => spread(super_tile::<2, 4>(&rows, r, &x[t..])),
-                (true, true, 2) => spread(super_tile::<2, 2>(&rows, r, &x[t..])),
-                (true, true, _) => spread(super_tile::<2, 1>(&rows, r, &x[t..])),
-                (true, false, 4) => spread(super_tile::<1, 4>(&rows, r, &x[t..])),
-                (true, false, 2) => spread(super_tile::<1, 2>(&rows, r, &x[t..])),
-                (true, false, _) => spread(super_tile::<1, 1>(&rows, r, &x[t..])),
-                (false, true, 4) => spread(small_tile::<2, 4>(&rows, r, &x[t..])),
-                (false, true, 2) => spread(small_tile::<2, 2>(&rows, r, &x[t..])),
-                (false, true, _) => spread(small_tile::<2, 1>(&rows, r, &x[t..])),
-                (false, false, 4) => spread(small_tile::<1, 4>(&rows, r, &x[t..])),
-                (false, false, 2) => spread(small_tile::<1, 2>(&rows, r, &x[t..])),
-                (false, false, _) => spread(small_tile::<1, 1>(&rows, r, &x[t..])),
-            });
+            if group == SUPER {
+                tiles!(y, x, rows, super_tile);
+            } else {
+                tiles!(y, x, rows, small_tile);
+            }
         }
     });
 }
 
-/// Calls `f(row, vector, whether two rows, 1 or 2 or 4 vectors)` for tiles of rows and vectors that cover `y`.
-#[inline(always)]
-fn tiles(y: &mut [f32], vectors: usize, mut f: impl FnMut(usize, usize, bool, usize) -> [[f32; 4]; 2]) {
-    let rows = y.len() / vectors;
-    let mut t = 0;
-    while t < vectors {
-        let width = match vectors - t {
-            4.. => 4,
-            2 | 3 => 2,
-            _ => 1,
-        };
-        let mut r = 0;
-        while r < rows {
-            let two = r + 2 <= rows;
-            let tile = f(r, t, two, width);
-            for (i, row) in tile[..1 + usize::from(two)].iter().enumerate() {
-                y[(r + i) * vectors + t..][..width].copy_from_slice(&row[..width]);
-            }
-            r += 1 + usize::from(two);
-        }
-        t += width;
+/// Asks for the bytes that lie `distance` behind `row`: those of the next rows to be unfolded, which then arrive while
+/// these are multiplied.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn prefetch(row: &[u8], distance: usize) {
+    const LINE: usize = 64;
+    let start = row.as_ptr().wrapping_add(distance);
+    for line in (0..row.len()).step_by(LINE) {
+        // Reads nothing that the program sees and doesn't fault, whatever the address.
+        _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast());
     }
 }
 
-/// A tile of any size as one of the largest.
+/// Writes a tile to the first columns of rows of `stride` elements.
 #[inline(always)]
-fn spread<const R: usize, const N: usize>(tile: [[f32; N]; R]) -> [[f32; 4]; 2] {
-    let mut out = [[0.0; 4]; 2];
-    for (out, row) in out.iter_mut().zip(tile) {
-        out[..N].copy_from_slice(&row);
+fn put<const R: usize, const N: usize>(y: &mut [f32], stride: usize, tile: [[f32; N]; R]) {
+    for (i, row) in tile.iter().enumerate() {
+        for (t, value) in row.iter().enumerate() {
+            y[i * stride + t] = *value;
+        }
     }
-    out
 }
 
 /// Unfolded rows of `n` elements.
@@ -165,6 +191,12 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// Unfolded rows of `n` elements in f32.
+struct FloatRows<'a> {
+    n: usize,
+    values: &'a [f32],
+}
+
 /// Rows `r..r + R` of super-blocks by the first N vectors of `x`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
@@ -176,9 +208,12 @@ fn super_tile<const R: usize, const N: usize>(rows: &Rows<'_>, r: usize, x: &[Ve
     for b in 0..codes[0].len() {
         let mut dots = [[_mm256_setzero_si256(); N]; R];
         for k in 0..SUPER / 16 {
-            let w: [__m256i; R] = std::array::from_fn(|i| load(&codes[i][b], k));
+            let mut w = [_mm256_setzero_si256(); R];
+            for i in 0..R {
+                w[i] = take(&codes[i][b], 16 * k);
+            }
             for t in 0..N {
-                let q = load(&q[t][b], k);
+                let q = take(&q[t][b], 16 * k);
                 for i in 0..R {
                     dots[i][t] = _mm256_add_epi32(dots[i][t], _mm256_madd_epi16(w[i], q));
                 }
@@ -207,12 +242,12 @@ fn small_tile<const R: usize, const N: usize>(rows: &Rows<'_>, r: usize, x: &[Ve
         let mut part = [[_mm256_setzero_ps(); N]; R];
         for k in first..(first + BLOCK / SMALL).min(blocks) {
             for i in 0..R {
-                let (w0, w1) = (load(&codes[i][k], 0), load(&codes[i][k], 1));
+                let (w0, w1) = (take(&codes[i][k], 0), take(&codes[i][k], 16));
                 let scale = _mm256_set1_ps(scales[i][k]);
                 for t in 0..N {
                     let dot = _mm256_add_epi32(
-                        _mm256_madd_epi16(w0, load(&q[t][k], 0)),
-                        _mm256_madd_epi16(w1, load(&q[t][k], 1)),
+                        _mm256_madd_epi16(w0, take(&q[t][k], 0)),
+                        _mm256_madd_epi16(w1, take(&q[t][k], 16)),
                     );
                     part[i][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, part[i][t]);
                 }
@@ -243,7 +278,7 @@ fn finish<const R: usize, const N: usize>(
         for t in 0..N {
             let (x, x_rest) = x[t].sums.as_chunks::<8>();
             for (m, x) in whole.iter().zip(x) {
-                sums[i][t] = _mm256_fnmadd_ps(loadf(m, 0), loadf(x, 0), sums[i][t]);
+                sums[i][t] = _mm256_fnmadd_ps(takef(m, 0), takef(x, 0), sums[i][t]);
             }
             let tail: f32 = rest.iter().zip(x_rest).map(|(m, x)| m * x).sum();
             totals[i][t] = horizontal(sums[i][t]) - tail;
@@ -265,17 +300,11 @@ fn floats(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
         b.floats.resize(together * n, 0.0);
         for (w, y) in w.chunks(together * bytes.max(1)).zip(y.chunks_mut(together * x.len())) {
             for (w, out) in w.chunks_exact(bytes.max(1)).zip(b.floats.chunks_exact_mut(n.max(1))) {
+                prefetch(w, together * bytes);
                 unfold_floats(format, w, out);
             }
-            let rows = &b.floats;
-            tiles(y, x.len(), |r, t, two_rows, vectors| match (two_rows, vectors) {
-                (true, 4) => spread(float_tile::<2, 4>(rows, n, r, &x[t..])),
-                (true, 2) => spread(float_tile::<2, 2>(rows, n, r, &x[t..])),
-                (true, _) => spread(float_tile::<2, 1>(rows, n, r, &x[t..])),
-                (false, 4) => spread(float_tile::<1, 4>(rows, n, r, &x[t..])),
-                (false, 2) => spread(float_tile::<1, 2>(rows, n, r, &x[t..])),
-                (false, _) => spread(float_tile::<1, 1>(rows, n, r, &x[t..])),
-            });
+            let rows = FloatRows { n, values: &b.floats };
+            tiles!(y, x, rows, float_tile);
         }
     });
 }
@@ -303,58 +332,32 @@ fn unfold_floats(format: Format, w: &[u8], out: &mut [f32]) {
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn float_tile<const R: usize, const N: usize>(
-    rows: &[f32],
-    n: usize,
+    rows: &FloatRows<'_>,
     r: usize,
     x: &[Vector<'_>],
 ) -> [[f32; N]; R] {
-    let w: [(&[[f32; 8]], &[f32]); R] = std::array::from_fn(|i| rows[(r + i) * n..][..n].as_chunks());
+    let row = |i: usize| &rows.values[(r + i) * rows.n..][..rows.n];
+    let w: [(&[[f32; 8]], &[f32]); R] = std::array::from_fn(|i| row(i).as_chunks());
     let x: [(&[[f32; 8]], &[f32]); N] = std::array::from_fn(|t| x[t].f32.as_chunks());
     let mut sums = [[_mm256_setzero_ps(); N]; R];
     for k in 0..w[0].0.len() {
-        let row: [__m256; R] = std::array::from_fn(|i| loadf(&w[i].0[k], 0));
+        let mut row = [_mm256_setzero_ps(); R];
+        for i in 0..R {
+            row[i] = takef(&w[i].0[k], 0);
+        }
         for t in 0..N {
-            let x = loadf(&x[t].0[k], 0);
+            let x = takef(&x[t].0[k], 0);
             for i in 0..R {
                 sums[i][t] = _mm256_fmadd_ps(row[i], x, sums[i][t]);
             }
         }
     }
-    std::array::from_fn(|i| {
-        std::array::from_fn(|t| {
+    let mut totals = [[0.0; N]; R];
+    for i in 0..R {
+        for t in 0..N {
             let tail: f32 = w[i].1.iter().zip(x[t].1).map(|(w, x)| w * x).sum();
-            horizontal(sums[i][t]) + tail
-        })
-    })
-}
-
-/// Elements `16 k ..` of a block.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load<const N: usize>(block: &[i16; N], k: usize) -> __m256i {
-    let lanes = &block[16 * k..][..16];
-    // SAFETY: 16 readable elements; unaligned access is what this is for.
-    #[allow(unsafe_code)]
-    unsafe {
-        _mm256_loadu_si256(lanes.as_ptr().cast())
+            totals[i][t] = horizontal(sums[i][t]) + tail;
+        }
     }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn loadf<const N: usize>(block: &[f32; N], k: usize) -> __m256 {
-    let lanes = &block[8 * k..][..8];
-    // SAFETY: 8 readable elements; unaligned access is what this is for.
-    #[allow(unsafe_code)]
-    unsafe {
-        _mm256_loadu_ps(lanes.as_ptr())
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn horizontal(x: __m256) -> f32 {
-    let half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
-    let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
-    _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
+    totals
 }
