@@ -4,7 +4,7 @@
 //! Blocks of 4 x 2 vectors: eight accumulators, and a load or a broadcast less than there are multiplications,
 //! so that the multipliers and not the loads are the limit.
 
-use super::simd::{LANES, Lanes, dispatch, fused, load, sum};
+use super::simd::{LANES, Lanes, dispatch, load_all, store_all};
 
 /// Queries of a block.
 const M: usize = 4;
@@ -21,7 +21,7 @@ dispatch! {
 }
 
 #[inline(always)]
-fn dots_body<const FMA: bool>(a: &[f32], b: &[f32], width: usize, out: &mut [f32]) {
+fn dots_body<L: Lanes>(a: &[f32], b: &[f32], width: usize, out: &mut [f32]) {
     let (m, n) = (a.len() / width, b.len() / width);
     assert!(out.len() == m * n);
     let mut i = 0;
@@ -30,14 +30,14 @@ fn dots_body<const FMA: bool>(a: &[f32], b: &[f32], width: usize, out: &mut [f32
         let mut j = 0;
         while j < n {
             if rows == M && j + N <= n {
-                let block = dots_block::<FMA, M, N>(&a[i * width..], &b[j * width..], width);
+                let block = dots_block::<L, M, N>(&a[i * width..], &b[j * width..], width);
                 for (r, row) in block.iter().enumerate() {
                     out[(i + r) * n + j..][..N].copy_from_slice(row);
                 }
                 j += N;
             } else {
                 for r in 0..rows {
-                    let [[dot]] = dots_block::<FMA, 1, 1>(&a[(i + r) * width..], &b[j * width..], width);
+                    let [[dot]] = dots_block::<L, 1, 1>(&a[(i + r) * width..], &b[j * width..], width);
                     out[(i + r) * n + j] = dot;
                 }
                 j += 1;
@@ -48,46 +48,47 @@ fn dots_body<const FMA: bool>(a: &[f32], b: &[f32], width: usize, out: &mut [f32
 }
 
 #[inline(always)]
-fn dots_block<const FMA: bool, const M: usize, const N: usize>(
-    a: &[f32],
-    b: &[f32],
-    width: usize,
-) -> [[f32; N]; M] {
+fn dots_block<L: Lanes, const M: usize, const N: usize>(a: &[f32], b: &[f32], width: usize) -> [[f32; N]; M] {
     let a: [&[f32]; M] = std::array::from_fn(|r| &a[r * width..][..width]);
     let b: [&[f32]; N] = std::array::from_fn(|c| &b[c * width..][..width]);
-    let mut acc = [[[0f32; LANES]; N]; M];
+    let mut acc = [[L::splat(0.0); N]; M];
     let whole = width / LANES * LANES;
     let mut k = 0;
     while k < whole {
-        let y: [Lanes; N] = std::array::from_fn(|c| load(b[c], k));
+        let mut y = [L::splat(0.0); N];
+        for c in 0..N {
+            y[c] = L::load(&b[c][k..]);
+        }
         for r in 0..M {
-            let x = load(a[r], k);
+            let x = L::load(&a[r][k..]);
             for c in 0..N {
-                acc[r][c] = fused::<FMA>(x, y[c], acc[r][c]);
+                acc[r][c] = x.mul_add(y[c], acc[r][c]);
             }
         }
         k += LANES;
     }
-    std::array::from_fn(|r| {
-        std::array::from_fn(|c| {
+    let mut dots = [[0.0; N]; M];
+    for r in 0..M {
+        for c in 0..N {
             let tail: f32 = a[r][whole..].iter().zip(&b[c][whole..]).map(|(x, y)| x * y).sum();
-            sum(acc[r][c]) + tail
-        })
-    })
+            dots[r][c] = acc[r][c].sum() + tail;
+        }
+    }
+    dots
 }
 
 #[inline(always)]
-fn add_weighted_body<const FMA: bool>(p: &[f32], b: &[f32], width: usize, len: usize, out: &mut [f32]) {
+fn add_weighted_body<L: Lanes>(p: &[f32], b: &[f32], width: usize, len: usize, out: &mut [f32]) {
     let rows = b.len() / width;
     assert!(len <= width && out.len() / len * rows == p.len());
     let whole = len / (N * LANES) * (N * LANES);
     for (p, out) in p.chunks(M * rows).zip(out.chunks_mut(M * len)) {
         for k in (0..whole).step_by(N * LANES) {
             if p.len() == M * rows {
-                weighted_block::<FMA, M, N>(p, &b[k..], width, len, &mut out[k..]);
+                weighted_block::<L, M, N>(p, &b[k..], width, len, &mut out[k..]);
             } else {
                 for (p, out) in p.chunks_exact(rows).zip(out.chunks_exact_mut(len)) {
-                    weighted_block::<FMA, 1, N>(p, &b[k..], width, len, &mut out[k..]);
+                    weighted_block::<L, 1, N>(p, &b[k..], width, len, &mut out[k..]);
                 }
             }
         }
@@ -101,7 +102,7 @@ fn add_weighted_body<const FMA: bool>(p: &[f32], b: &[f32], width: usize, len: u
 
 /// `M` rows of N vectors of the output, `stride` apart, starting at `out[0]`.
 #[inline(always)]
-fn weighted_block<const FMA: bool, const M: usize, const N: usize>(
+fn weighted_block<L: Lanes, const M: usize, const N: usize>(
     p: &[f32],
     b: &[f32],
     width: usize,
@@ -110,27 +111,26 @@ fn weighted_block<const FMA: bool, const M: usize, const N: usize>(
 ) {
     let rows = p.len() / M;
     let p: [&[f32]; M] = std::array::from_fn(|r| &p[r * rows..][..rows]);
-    let mut acc: [[Lanes; N]; M] =
-        std::array::from_fn(|r| std::array::from_fn(|c| load(out, r * stride + c * LANES)));
+    let mut acc = [[L::splat(0.0); N]; M];
+    for r in 0..M {
+        acc[r] = load_all(&out[r * stride..]);
+    }
     for j in 0..rows {
-        let y: [Lanes; N] = std::array::from_fn(|c| load(b, j * width + c * LANES));
+        let y: [L; N] = load_all(&b[j * width..]);
         for r in 0..M {
-            let x = [p[r][j]; LANES];
+            let x = L::splat(p[r][j]);
             for c in 0..N {
-                acc[r][c] = fused::<FMA>(x, y[c], acc[r][c]);
+                acc[r][c] = x.mul_add(y[c], acc[r][c]);
             }
         }
     }
     for r in 0..M {
-        for c in 0..N {
-            out[r * stride + c * LANES..][..LANES].copy_from_slice(&acc[r][c]);
-        }
+        store_all(acc[r], &mut out[r * stride..]);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
 
     fn random(n: usize, seed: u32) -> Vec<f32> {
         let mut state = seed;

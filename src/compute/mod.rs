@@ -6,7 +6,7 @@
 mod attention;
 mod disjoint;
 mod gemm;
-mod kda;
+pub mod kda;
 mod kda_heads;
 pub mod math;
 mod mla;
