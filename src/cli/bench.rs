@@ -6,12 +6,10 @@ use std::time::Instant;
 
 use serde_json::json;
 
+use crate::engine::PASS;
 use crate::model::{Chunk, Forward, Logits, State};
 
 use super::{Failure, open};
-
-/// Tokens of a pass when a prompt is read.
-const PASS: usize = super::PASS;
 
 /// Measure how fast a model reads prompts and generates
 #[derive(clap::Args)]
@@ -56,7 +54,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let mut runs = Vec::new();
     let mut bandwidth = Vec::new();
     for &threads in threads {
-        let mut forward = Forward::new(model.clone(), threads)?;
+        let mut forward = Forward::new(model.clone(), threads).map_err(failed)?;
         bandwidth.push((threads, read_bandwidth(threads)));
         for &depth in &args.depth {
             let mut base = open::state(&forward);
@@ -142,6 +140,10 @@ fn report(
     Ok(())
 }
 
+fn failed(e: crate::model::Error) -> Failure {
+    Failure::new(e.to_string())
+}
+
 /// Some tokens, the same in every run; which ones decides which experts are read.
 fn tokens(first: usize, count: usize, vocabulary: usize) -> Vec<u32> {
     (first..first + count).map(|i| (i as u64 * 2_654_435_761 % vocabulary as u64) as u32).collect()
@@ -152,14 +154,15 @@ fn read(forward: &mut Forward, state: &mut State, count: usize) -> Result<usize,
     let passes = tokens.len().div_ceil(PASS);
     for (i, tokens) in tokens.chunks(PASS).enumerate() {
         let logits = if i + 1 == passes { Logits::Last } else { Logits::None };
-        forward.run(&mut [Chunk { tokens, state: &mut *state, logits }])?;
+        forward.run(&mut [Chunk { tokens, state: &mut *state, logits }]).map_err(failed)?;
     }
     Ok(count)
 }
 
 fn generate(forward: &mut Forward, state: &mut State, count: usize) -> Result<usize, Failure> {
     for token in tokens(state.tokens() + 1, count, forward.model().config().vocabulary) {
-        forward.run(&mut [Chunk { tokens: &[token], state: &mut *state, logits: Logits::Last }])?;
+        let chunk = Chunk { tokens: &[token], state: &mut *state, logits: Logits::Last };
+        forward.run(&mut [chunk]).map_err(failed)?;
     }
     Ok(count)
 }

@@ -1,7 +1,12 @@
 //! The client and the tools: what `kadence` understands, and the commands.
 
 mod bench;
+mod generate;
+mod info;
+mod logits;
+mod memory;
 mod open;
+mod tokenize;
 
 use std::io::Write;
 use std::path::Path;
@@ -9,13 +14,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Tokens of a pass when a prompt is read: enough that each weight is read from memory once for many tokens, few
-/// enough that the activations of a pass stay small.
-pub const PASS: usize = 512;
-
 /// Keeps a long-lived assistant's memory on your own machine.
 #[derive(Parser)]
-#[command(name = "kadence", version, about, arg_required_else_help = true)]
+#[command(name = "kadence", version, about, arg_required_else_help = true, disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -23,35 +24,42 @@ struct Cli {
 
 #[derive(clap::Subcommand)]
 enum Command {
+    Generate(generate::Args),
+    Tokenize(tokenize::Args),
+    Info(info::Args),
+    Logits(logits::Args),
     Bench(bench::Args),
 }
 
 /// Why a command failed: one line, what and what to do.
 #[derive(Debug)]
-pub struct Failure(String);
+pub struct Failure {
+    why: String,
+    code: u8,
+}
 
 impl Failure {
+    const FAILED: u8 = 1;
+    const USAGE: u8 = 2;
+
+    fn new(why: impl Into<String>) -> Failure {
+        Failure { why: why.into(), code: Failure::FAILED }
+    }
+
+    /// A command line that can't be meant.
+    fn usage(why: impl Into<String>) -> Failure {
+        Failure { why: why.into(), code: Failure::USAGE }
+    }
+
     /// What is wrong with a file.
-    pub fn in_file(path: &Path, why: &dyn std::fmt::Display) -> Failure {
-        Failure(format!("{}: {why}", path.display()))
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl From<crate::model::Error> for Failure {
-    fn from(e: crate::model::Error) -> Failure {
-        Failure(e.to_string())
+    fn in_file(path: &Path, why: &dyn std::fmt::Display) -> Failure {
+        Failure::new(format!("{}: {why}", path.display()))
     }
 }
 
 impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Failure {
-        Failure(e.to_string())
+        Failure::new(e.to_string())
     }
 }
 
@@ -60,13 +68,17 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = std::io::stdout().lock();
     let result = match &cli.command {
+        Command::Generate(args) => generate::run(args, &mut out),
+        Command::Tokenize(args) => tokenize::run(args, &mut out),
+        Command::Info(args) => info::run(args, &mut out),
+        Command::Logits(args) => logits::run(args),
         Command::Bench(args) => bench::run(args, &mut out),
     };
     match result.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("kadence: {failure}");
-            ExitCode::FAILURE
+            eprintln!("kadence: {}", failure.why);
+            ExitCode::from(failure.code)
         }
     }
 }

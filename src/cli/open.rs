@@ -1,22 +1,48 @@
 //! Opening what the commands work with.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kadence_quant::Format;
 
+use crate::compute::Pool;
 use crate::gguf::Gguf;
 use crate::model::{Forward, Model, State};
 
 use super::Failure;
 
-/// Opens a model.
-pub fn model(path: &Path) -> Result<Arc<Model>, Failure> {
-    let file = Gguf::open(path).map_err(crate::model::Error::from)?;
-    Ok(Arc::new(Model::new(Arc::new(file)).map_err(|e| Failure::in_file(path, &e))?))
+/// The model that is used where none is named, and where it may be: beside a build in its source tree, or installed.
+const BOXED: &str = "kadence-mini.gguf";
+const PLACES: [&str; 3] = ["../../models", "../share/kadence/models", "../../../models"];
+
+/// The named model, or the one in the box.
+pub fn path(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    if let Some(path) = named {
+        return Ok(path.to_owned());
+    }
+    let program = std::env::current_exe()?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let found = PLACES.iter().map(|place| folder.join(place).join(BOXED)).find(|p| p.is_file());
+    found.ok_or_else(|| Failure::new(format!("no model is named and there is no {BOXED}: give one with -m MODEL.gguf")))
 }
 
-/// The memory of a new session, with rows in half precision, or in f32 where its rows can't be.
+/// Opens a file.
+pub fn file(path: &Path) -> Result<Arc<Gguf>, Failure> {
+    Ok(Arc::new(Gguf::open(path).map_err(|e| Failure::new(e.to_string()))?))
+}
+
+/// Opens a model.
+pub fn model(path: &Path) -> Result<Arc<Model>, Failure> {
+    Ok(Arc::new(Model::new(file(path)?).map_err(|e| Failure::in_file(path, &e))?))
+}
+
+/// A runner of the model at a path, with so many threads or as many as the process may use.
+pub fn forward(path: &Path, threads: Option<usize>) -> Result<Forward, Failure> {
+    let threads = threads.unwrap_or_else(Pool::default_threads);
+    Forward::new(model(path)?, threads).map_err(|e| Failure::new(e.to_string()))
+}
+
+/// The memory of a new session, with rows in half precision.
 pub fn state(forward: &Forward) -> State {
     State::new(forward.model().config(), Format::F16)
 }

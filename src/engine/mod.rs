@@ -1,1 +1,11 @@
-//! See the map in the crate's documentation.
+//! Turns requests into tokens: reading prompts, sampling, stopping, cancellation.
+
+mod generate;
+mod sample;
+
+pub use generate::{Finish, Generation, Generator, Request};
+pub use sample::{Sampler, Sampling};
+
+/// Tokens of a pass when a prompt is read: enough that each weight is read from memory once for many tokens, few enough
+/// that the activations of a pass stay small.
+pub const PASS: usize = 512;

@@ -149,7 +149,8 @@ impl Forward {
     /// Reads the tokens of all chunks and returns the logits that they ask for: `vocabulary` a token, chunk by chunk.
     ///
     /// # Errors
-    /// [`Error::Token`] for a token outside the vocabulary; then no state has changed.
+    /// [`Error::Token`] for a token outside the vocabulary; then no state has changed. [`Error::Gguf`] if a part of the
+    /// file couldn't be read; then the states are of no use.
     pub fn run(&mut self, chunks: &mut [Chunk<'_>]) -> Result<&[f32], Error> {
         self.observe(chunks, &mut |_, _, _| {})
     }
@@ -165,6 +166,8 @@ impl Forward {
             return Err(Error::Token { token, vocabulary });
         }
         Pass { model: &self.model, pool: &self.pool, s: &mut self.scratch, chunks, observer }.run();
+        // A file that shrank meanwhile has read as zeros.
+        self.model.file.check_undamaged()?;
         Ok(&self.scratch.logits)
     }
 }
