@@ -13,6 +13,7 @@ mod chat;
 mod chat_k2;
 mod chat_k3;
 mod decoder;
+mod from_gguf;
 mod jinja;
 mod json;
 mod parser;
@@ -27,6 +28,7 @@ pub use chat::{
     ResponseFormat, Role, Segment, Template, ToolCall, ToolChoice,
 };
 pub use decoder::{Decoder, Markers};
+pub use from_gguf::FileError;
 pub use jinja::JinjaTemplate;
 pub use parser::{Event, Parser, Reply};
 pub use pretokenize::pieces;

@@ -86,11 +86,17 @@ pub enum VocabularyError {
     /// Without a token for each byte there are texts that cannot be expressed.
     #[error("no token for the byte 0x{0:02x}")]
     Byte(u8),
-    /// The id of a special token is not one of the vocabulary.
-    #[error("{what} token id {id} is outside the vocabulary of {tokens} tokens")]
-    Outside {
-        /// Which special token.
-        what: &'static str,
+    /// The token that begins a text is not one of the vocabulary.
+    #[error("beginning-of-sequence token {id} is outside of the vocabulary of {tokens} tokens")]
+    Bos {
+        /// Its id.
+        id: u32,
+        /// Number of tokens.
+        tokens: usize,
+    },
+    /// The token that ends a text is not one of the vocabulary.
+    #[error("end-of-sequence token {id} is outside of the vocabulary of {tokens} tokens")]
+    Eos {
         /// Its id.
         id: u32,
         /// Number of tokens.
@@ -131,10 +137,12 @@ impl Tokenizer {
         if tokens.len() >= u32::MAX as usize {
             return Err(VocabularyError::TooMany(tokens.len()));
         }
-        for (what, id) in [("beginning-of-sequence", bos), ("end-of-sequence", eos)] {
-            if let Some(id) = id.filter(|&id| id as usize >= tokens.len()) {
-                return Err(VocabularyError::Outside { what, id, tokens: tokens.len() });
-            }
+        let outside = |id: &Option<u32>| id.filter(|&id| id as usize >= tokens.len());
+        if let Some(id) = outside(bos) {
+            return Err(VocabularyError::Bos { id, tokens: tokens.len() });
+        }
+        if let Some(id) = outside(eos) {
+            return Err(VocabularyError::Eos { id, tokens: tokens.len() });
         }
         let alphabet = alphabet();
         let mut lexicon = Lexicon::with_capacity(tokens.len());
