@@ -427,6 +427,9 @@ impl Template {
             Self::Jinja(template) => {
                 let mut prompt = template.render(chat)?;
                 if known > 0 {
+                    if prompt.history.is_empty() {
+                        return Err(ChatError::Rewritten);
+                    }
                     let before = Chat { messages: chat.messages[..known].to_vec(), ..chat.clone() };
                     prompt.history = after(&template.render(&before)?.history, prompt.history)?;
                 }

@@ -89,13 +89,11 @@ impl K2 {
 
     /// Whether the text begins with `<think>`, once that is certain.
     fn start(&mut self, out: &mut Output) {
-        let text = self.held.trim_start();
-        if let Some(thought) = text.strip_prefix(THINK) {
-            out.content(&self.held[..self.held.len() - text.len()]);
+        if let Some(thought) = self.held.strip_prefix(THINK) {
             self.held = thought.to_owned();
             self.place = Place::Think;
             self.think(out);
-        } else if !THINK.starts_with(text) {
+        } else if !THINK.starts_with(&self.held) {
             self.leave(out);
             self.place = Place::Answer;
         }

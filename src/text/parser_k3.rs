@@ -206,6 +206,9 @@ fn parse_tag(tag: &str) -> Option<(&str, Vec<(&str, String)>)> {
         }
         let (key, after) = rest.split_once("=\"")?;
         let (value, after) = after.split_once('"')?;
+        if key.is_empty() || key.contains(char::is_whitespace) {
+            return None;
+        }
         attributes.push((key, value.replace("&quot;", "\"").replace("&amp;", "&")));
         rest = after;
     }

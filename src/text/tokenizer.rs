@@ -1,6 +1,7 @@
 //! The tokenizer: text to token ids and ids to bytes.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 
 use super::bpe::{Lexicon, Merger};
@@ -123,6 +124,12 @@ pub struct Tokenizer {
     stops: Vec<u32>,
 }
 
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer").field("tokens", &self.lexicon.len()).finish_non_exhaustive()
+    }
+}
+
 impl Tokenizer {
     /// The tokenizer of a vocabulary.
     pub fn new(vocabulary: &Vocabulary) -> Result<Self, VocabularyError> {
@@ -149,7 +156,8 @@ impl Tokenizer {
         let mut specials = Specials::default();
         for (id, (token, kind)) in (0..).zip(tokens.iter().zip(kinds)) {
             if *kind == TokenKind::Normal {
-                let bytes: Option<Vec<u8>> = token.chars().map(|c| alphabet.get(&c).copied()).collect();
+                let byte_of = |c| *alphabet.get(c as usize)?;
+                let bytes: Option<Vec<u8>> = token.chars().map(byte_of).collect();
                 let bytes = bytes.ok_or_else(|| VocabularyError::Alphabet { id, token: token.clone() })?;
                 lexicon.push(&bytes, true);
             } else {
@@ -248,12 +256,18 @@ impl Tokenizer {
     }
 }
 
-/// The byte alphabet of GPT-2: a printable character for each byte.
-fn alphabet() -> HashMap<char, u8> {
-    let plain = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-    let shown = (0..=u8::MAX).filter(plain).map(|byte| (char::from(byte), byte));
-    let moved = ('\u{100}'..).zip((0..=u8::MAX).filter(|byte| !plain(byte)));
-    shown.chain(moved).collect()
+/// The byte alphabet of GPT-2, a printable character for each byte: by code point, the byte that it stands for.
+fn alphabet() -> Vec<Option<u8>> {
+    let plain = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let mut bytes = vec![None; 0x100];
+    for byte in 0..=u8::MAX {
+        if plain(byte) {
+            bytes[usize::from(byte)] = Some(byte);
+        } else {
+            bytes.push(Some(byte));
+        }
+    }
+    bytes
 }
 
 /// The strings that are matched as a whole.
