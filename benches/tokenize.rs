@@ -1,7 +1,7 @@
 //! How fast text becomes tokens: `cargo bench --bench tokenize -- MODEL.gguf TEXT`.
 //!
-//! Without arguments, it takes the test vocabulary, in which almost every word has to be merged from bytes, and
-//! the source of the tokenizer. Each text is repeated to 4 MB; the best of five runs counts.
+//! Without arguments, it takes the test vocabulary, in which almost every word has to be merged from bytes,
+//! and the source of the tokenizer. Each text is repeated to 4 MB; the best of five runs counts.
 
 use std::error::Error;
 use std::time::Instant;

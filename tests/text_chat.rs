@@ -1,4 +1,5 @@
-//! Conversations become the prompts that the models were trained on, and nothing that anybody says becomes markup.
+//! Conversations become the prompts that the models were trained on, and nothing that anybody says becomes
+//! markup.
 
 mod text;
 

@@ -74,8 +74,8 @@ impl Lexicon {
     }
 }
 
-/// Mixes eight bytes at a time. The keys come from the vocabulary file, never from who sends text, so there is
-/// nothing to gain from colliding look-ups.
+/// Mixes eight bytes at a time. The keys come from the vocabulary file, never from who sends text, so there
+/// is nothing to gain from colliding look-ups.
 fn hash(bytes: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut h = bytes.len() as u64;
@@ -103,9 +103,9 @@ pub(super) struct Merger {
 impl Merger {
     /// Appends the tokens of `piece` to `out`.
     ///
-    /// The rule is tiktoken's: a piece that is a token is that token; otherwise, starting from single bytes, the
-    /// neighbours whose concatenation is the token with the lowest id merge, the leftmost first among equals,
-    /// until none do. Takes O(n log n) for a piece of n bytes.
+    /// The rule is tiktoken's: a piece that is a token is that token; otherwise, starting from single bytes,
+    /// the neighbours whose concatenation is the token with the lowest id merge, the leftmost first among
+    /// equals, until none do. Takes O(n log n) for a piece of n bytes.
     pub(super) fn merge(&mut self, lexicon: &Lexicon, piece: &[u8], out: &mut Vec<u32>) {
         if let Some(id) = lexicon.id(piece) {
             out.push(id);

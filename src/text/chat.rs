@@ -62,7 +62,8 @@ pub struct Part {
 pub enum Arguments {
     /// By name, in order.
     Object(Map<String, Value>),
-    /// As JSON text, which is how OpenAI's format has them. It may be what a model wrote, and need not be valid.
+    /// As JSON text, which is how OpenAI's format has them. It may be what a model wrote, and need not be
+    /// valid.
     Text(String),
 }
 
@@ -73,8 +74,8 @@ impl Default for Arguments {
 }
 
 impl Arguments {
-    /// The same as an object where the text is one, which is how models were taught to write them: a client that
-    /// sends back what it was given gets the prompt that the model has already read.
+    /// The same as an object where the text is one, which is how models were taught to write them: a client
+    /// that sends back what it was given gets the prompt that the model has already read.
     pub fn parsed(self) -> Self {
         match self {
             Self::Text(text) => serde_json::from_str(&text).map_or(Self::Text(text), Self::Object),
@@ -395,8 +396,8 @@ pub enum Template {
 }
 
 impl Template {
-    /// The template for a vocabulary: a known one if it has the markers, else `chat_template`, the Jinja source
-    /// in the model file.
+    /// The template for a vocabulary: a known one if it has the markers, else `chat_template`, the Jinja
+    /// source in the model file.
     pub fn choose(tokenizer: &Tokenizer, chat_template: Option<&str>) -> Result<Self, ChatError> {
         let has = |names: &[&str]| names.iter().all(|name| tokenizer.special(name).is_some());
         if has(&[chat_k3::OPEN, chat_k3::CLOSE, chat_k3::SEP, chat_k3::END]) {
@@ -414,9 +415,9 @@ impl Template {
         self.render_after(chat, 0)
     }
 
-    /// What follows a prompt's history that already stands for the first `known` messages: the other messages,
-    /// and the opening. Those `known` need not be complete (the last one that called tools is enough for the
-    /// K3 and K2 formats), but they have to end the turn that they belong to.
+    /// What follows a prompt's history that already stands for the first `known` messages: the other
+    /// messages, and the opening. Those `known` need not be complete (the last one that called tools is
+    /// enough for the K3 and K2 formats), but they have to end the turn that they belong to.
     ///
     /// Fails with [`ChatError::Rewritten`] if the template would now write the known messages in another way.
     pub fn render_after(&self, chat: &Chat, known: usize) -> Result<Prompt, ChatError> {

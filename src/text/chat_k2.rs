@@ -1,5 +1,5 @@
-//! How Kimi K2 and Kimi-Linear write a conversation: a marker for who speaks, the role, a marker, what is said,
-//! and a marker for the end. There are no words for tool choice, response format and effort.
+//! How Kimi K2 and Kimi-Linear write a conversation: a marker for who speaks, the role, a marker, what is
+//! said, and a marker for the end. There are no words for tool choice, response format and effort.
 
 use serde_json::Value;
 

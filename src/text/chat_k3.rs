@@ -1,7 +1,8 @@
-//! How Kimi K3 writes a conversation ("XTML"): tags made of three markers, and a fourth at the end of a message.
+//! How Kimi K3 writes a conversation ("XTML"): tags made of three markers, and a fourth at the end of a
+//! message.
 //!
-//! `open(tag, attributes)` is `<|open|>tag name="value"…<|sep|>` and `close(tag)` is `<|close|>tag<|sep|>`. What is
-//! between markers is text, so nothing that anybody says can open or close anything.
+//! `open(tag, attributes)` is `<|open|>tag name="value"…<|sep|>` and `close(tag)` is `<|close|>tag<|sep|>`.
+//! What is between markers is text, so nothing that anybody says can open or close anything.
 
 use std::ops::Range;
 
@@ -147,8 +148,8 @@ fn result(out: &mut Xtml, message: &Message, name: &str, index: usize) -> Result
     })
 }
 
-/// One run of tool results: which message, and the name of its tool. In the order of the calls if each answers
-/// one, else as they come; `before` is the number of results since the calls were made.
+/// One run of tool results: which message, and the name of its tool. In the order of the calls if each
+/// answers one, else as they come; `before` is the number of results since the calls were made.
 fn answers<'a>(
     messages: &'a [Message],
     run: Range<usize>,

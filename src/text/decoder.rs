@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::tokenizer::Tokenizer;
 
-/// Joins bytes to text. Never passes on part of a character; bytes that are not UTF-8 become U+FFFD, exactly as
-/// [`String::from_utf8_lossy`] would have it for the whole.
+/// Joins bytes to text. Never passes on part of a character; bytes that are not UTF-8 become U+FFFD, exactly
+/// as [`String::from_utf8_lossy`] would have it for the whole.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Utf8 {
     /// The beginning of a character, at most three bytes.

@@ -1,9 +1,9 @@
 //! Chat templates in Jinja, as model files bring them, with what Hugging Face's renderer offers to them.
 //!
-//! A template yields one string, in which what it wrote itself and what it quoted from users stand next to each
-//! other, and only the former may contain special tokens. So quoted text goes in with a guard character wherever
-//! a special token begins in it or could continue into or out of it; a special token is recognised in the
-//! output only if it holds no guard and none stands before it; then the guards are taken out again.
+//! A template yields one string, in which what it wrote itself and what it quoted from users stand next to
+//! each other, and only the former may contain special tokens. So quoted text goes in with a guard character
+//! wherever a special token begins in it or could continue into or out of it; a special token is recognised
+//! in the output only if it holds no guard and none stands before it; then the guards are taken out again.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
@@ -22,7 +22,7 @@ use super::tokenizer::{Specials, Tokenizer};
 const GUARD: char = '\u{fdd0}';
 
 /// What a template may spend, in minijinja's units (about one for each step and each 64 bytes).
-const FUEL: u64 = 50_000_000;
+const FUEL: u64 = 20_000_000;
 
 /// What formats say with fixed words; a guard in them would only confuse a template that compares them.
 const WORDS: [&str; 11] = [
@@ -74,7 +74,8 @@ impl JinjaTemplate {
         })
     }
 
-    /// The conversation as a prompt. If the template does not simply append the opening, all of it is opening.
+    /// The conversation as a prompt. If the template does not simply append the opening, all of it is
+    /// opening.
     pub(super) fn render(&self, chat: &Chat) -> Result<Prompt, ChatError> {
         let mut context = self.context(chat)?;
         let template = self.environment.get_template(NAME)?;

@@ -1,5 +1,5 @@
-//! JSON as Python's `json.dumps` writes it: chat templates were rendered with it when the models were trained, so
-//! a blank or a digit more is another prompt.
+//! JSON as Python's `json.dumps` writes it: chat templates were rendered with it when the models were
+//! trained, so a blank or a digit more is another prompt.
 
 use serde_json::{Number, Value};
 

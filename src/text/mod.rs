@@ -4,9 +4,9 @@
 //! - [`Chat`] and [`Message`]: what a conversation is. [`Template`]: how the model expects it to be written.
 //! - [`Parser`]: what the model says, as it says it, told apart: reasoning, answer and tool calls.
 //!
-//! What the system, users and tools say goes into a prompt as text only. There is no text that becomes a special
-//! token on the way in, and none that is taken for one on the way out: a prompt is a list of [`Segment`]s, and the
-//! parser reads ids.
+//! What the system, users and tools say goes into a prompt as text only. There is no text that becomes a
+//! special token on the way in, and none that is taken for one on the way out: a prompt is a list of
+//! [`Segment`]s, and the parser reads ids.
 
 mod bpe;
 mod chat;

@@ -1,5 +1,5 @@
-//! Reads what Kimi K2 and Kimi-Linear say (see `chat_k2`): an answer, possibly after reasoning between `<think>`
-//! and `</think>`, which are text there, and a section of tool calls.
+//! Reads what Kimi K2 and Kimi-Linear say (see `chat_k2`): an answer, possibly after reasoning between
+//! `<think>` and `</think>`, which are text there, and a section of tool calls.
 
 use std::mem::take;
 

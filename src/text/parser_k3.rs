@@ -1,7 +1,7 @@
 //! Reads Kimi K3's markup (see `chat_k3`).
 //!
-//! A tag that is known is obeyed wherever it stands: it closes what has to be closed first, so a missing closer
-//! costs nothing. Everything else is part of what is being said where it stands.
+//! A tag that is known is obeyed wherever it stands: it closes what has to be closed first, so a missing
+//! closer costs nothing. Everything else is part of what is being said where it stands.
 
 use std::mem::take;
 

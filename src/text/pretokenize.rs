@@ -13,8 +13,8 @@
 //! 7. `\s+(?!\S)`
 //! 8. `\s+`
 //!
-//! (The reference implementation also cuts its input after 400 000 characters, and runs without or of white space
-//! after 25 000, for want of an algorithm that takes them. This one takes them, and does not cut.)
+//! (The reference implementation also cuts its input after 400 000 characters, and runs without or of white
+//! space after 25 000, for want of an algorithm that takes them. This one takes them, and does not cut.)
 //!
 //! It is matched by hand, over a table of character classes. Every alternative looks at each character of its
 //! match a bounded number of times, so the time is linear in the text, whatever the text.
@@ -46,7 +46,8 @@ fn classify(c: char) -> u8 {
         DecimalNumber | LetterNumber | OtherNumber => NUMBER,
         _ => 0,
     };
-    // The table of scripts is of a later Unicode version than that of categories, which is the reference's too.
+    // The table of scripts is of a later Unicode version than that of categories, which is the reference's
+    // too.
     if category != Unassigned && c.script() == Script::Han {
         class = class & !(UPPER | LOWER) | HAN;
     }
@@ -232,7 +233,8 @@ mod tests {
     fn a_run_of_capitals_gives_back_to_its_last_caseless_letter() {
         // U+02B0 is a modifier letter: both `U` and `l`.
         assert_eq!(cut("A\u{2b0}BC"), ["A\u{2b0}", "BC"]);
-        // A combining mark is neither letter nor digit, so it is also a prefix; the attempt with the prefix fails.
+        // A combining mark is neither letter nor digit, so it is also a prefix; the attempt with the prefix
+        // fails.
         assert_eq!(cut("\u{301}ABC"), ["\u{301}", "ABC"]);
     }
 

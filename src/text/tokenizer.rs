@@ -40,8 +40,8 @@ impl TokenKind {
 
 /// A vocabulary as a file states it.
 ///
-/// There is no list of merges: with the rule of this family, a pair merges to the token that it spells and the
-/// lowest id goes first, so the tokens alone say everything (a file's `merges` were derived from them).
+/// There is no list of merges: with the rule of this family, a pair merges to the token that it spells and
+/// the lowest id goes first, so the tokens alone say everything (a file's `merges` were derived from them).
 #[derive(Clone, Debug, Default)]
 pub struct Vocabulary {
     /// The rule that cuts text into pieces, one of [`SUPPORTED_PRE`].
@@ -256,7 +256,8 @@ impl Tokenizer {
     }
 }
 
-/// The byte alphabet of GPT-2, a printable character for each byte: by code point, the byte that it stands for.
+/// The byte alphabet of GPT-2, a printable character for each byte: by code point, the byte that it stands
+/// for.
 fn alphabet() -> Vec<Option<u8>> {
     let plain = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let mut bytes = vec![None; 0x100];
