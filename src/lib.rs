@@ -17,7 +17,7 @@
 
 pub mod cli;
 pub mod compute;
-pub mod engine;
+//pub mod engine;
 pub mod gguf;
 pub mod model;
-pub mod text;
+//pub mod text;

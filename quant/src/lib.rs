@@ -2,18 +2,43 @@
 //! with activation vectors. Knows nothing of models.
 //!
 //! - [`format`]: the formats and their sizes.
-//! - [`decode()`], `encode`: blocks to f32 and back.
+//! - [`decode()`], [`encode()`]: blocks to f32 and back.
 //! - [`activation`]: activations, and their quantized form.
-//! - [`product`]: the portable products, the reference for every other path.
-//! - `x86`: the same products for AVX2 and FMA.
-//! - `dispatch`: which path this processor runs, decided once.
+//! - [`product`]: what a product is, and the portable products, the reference for every other path.
+//! - `avx2`: the fast products: rows are unfolded to integers, and those multiplied.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod activation;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod decode;
+mod encode;
 pub mod format;
+mod grids;
 pub mod product;
+mod simd;
 
 pub use decode::decode;
+pub use encode::{can_encode, encode};
 pub use format::Format;
+
+/// The product of a format on this processor.
+pub fn product(format: Format) -> product::Product {
+    #[cfg(target_arch = "x86_64")]
+    if simd::has_avx2()
+        && let Some(fast) = avx2::product(format)
+    {
+        return fast;
+    }
+    product::portable(format)
+}
+
+/// What the products on this processor are built for.
+pub fn kernels() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    if simd::has_avx2() {
+        return "avx2";
+    }
+    "portable"
+}

@@ -1,2 +1,5 @@
 //! The client and the tools: parse, call, exit code.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    kadence::cli::main()
+}

@@ -1,1 +1,14 @@
-//! See the map in the crate's documentation.
+//! The mathematics of Kimi K3 and Kimi-Linear, once: configuration, weights, state and the forward pass. What is
+//! computed is written here; who computes it is [`crate::compute`].
+
+mod config;
+mod error;
+mod forward;
+mod route;
+mod state;
+mod weights;
+
+pub use config::{Architecture, Config, Decay, Experts, Mixer, Situ};
+pub use error::Error;
+pub use forward::{Chunk, Forward, Logits, Model, Observer};
+pub use state::State;

@@ -46,8 +46,8 @@ fn classify(c: char) -> u8 {
         DecimalNumber | LetterNumber | OtherNumber => NUMBER,
         _ => 0,
     };
-    // The table of scripts is of a later Unicode version than that of categories, which is the reference's
-    // too.
+    // The table of scripts is of a later Unicode version than that of categories, which is also the
+    // reference's.
     if category != Unassigned && c.script() == Script::Han {
         class = class & !(UPPER | LOWER) | HAN;
     }

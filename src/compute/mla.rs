@@ -1,0 +1,121 @@
+//! The two ends of MLA attention, head by head: queries into the latent, and values out of it
+//! (`shared/spec/k3.md`, 4.4).
+
+use kadence_quant::activation::Vector;
+
+use super::attention::Attended;
+use super::disjoint::Disjoint;
+use super::math;
+use super::operand::Operand;
+use super::pool::Pool;
+use super::product::Weights;
+
+/// Tokens that share a head's weights.
+const TOKENS: usize = 16;
+
+/// Sizes of a head.
+#[derive(Clone, Copy)]
+pub struct HeadShape {
+    /// Heads.
+    pub heads: usize,
+    /// Elements of a query's own part.
+    pub own: usize,
+    /// Elements of the part that goes with the shared key.
+    pub shared: usize,
+    /// Elements of the latent.
+    pub latent: usize,
+    /// Elements of a value.
+    pub value: usize,
+}
+
+/// `out[token][head] = scale [key_h · q_own | q_shared]` with `q = query · input`, for all tokens and heads.
+pub fn queries<'a>(
+    pool: &Pool,
+    shape: HeadShape,
+    query: Weights<'_>,
+    key: impl Fn(usize) -> Weights<'a> + Sync,
+    input: &Operand,
+    out: &mut [f32],
+) {
+    let HeadShape { heads, own, shared, latent, .. } = shape;
+    let (tokens, full, width) = (input.rows(), own + shared, latent + shared);
+    let scale = 1.0 / (full as f32).sqrt();
+    let out = Disjoint::new(out);
+    for_heads(pool, heads, tokens, |head, first, count| {
+        let vectors: Vec<Vector<'_>> = (first..first + count).map(|t| input.vector(t)).collect();
+        let mut q = vec![0f32; full * count];
+        query.rows(head * full, full).multiply(&vectors, &mut q);
+        let mut own_parts = Operand::default();
+        own_parts.reset(count, own);
+        for (t, x) in own_parts.values_mut().chunks_exact_mut(own).enumerate() {
+            column(&q[..own * count], count, t, x);
+        }
+        own_parts.quantize_here();
+        let vectors: Vec<Vector<'_>> = (0..count).map(|t| own_parts.vector(t)).collect();
+        let mut absorbed = vec![0f32; latent * count];
+        key(head).multiply(&vectors, &mut absorbed);
+        for t in 0..count {
+            let start = ((first + t) * heads + head) * width;
+            // SAFETY: a head of a token belongs to one part of the region.
+            #[allow(unsafe_code)]
+            let out = unsafe { out.slice(start..start + width) };
+            column(&absorbed, count, t, &mut out[..latent]);
+            column(&q[own * count..], count, t, &mut out[latent..]);
+            math::scale(out, scale);
+        }
+    });
+}
+
+/// `values[token] = concat_h(value_h · ō_h)`, and `out` the same times σ(gate) where there is a gate.
+pub fn values<'a>(
+    pool: &Pool,
+    shape: HeadShape,
+    value: impl Fn(usize) -> Weights<'a> + Sync,
+    attended: &Attended,
+    gate: Option<&[f32]>,
+    values: &mut [f32],
+    out: &mut Operand,
+) {
+    let HeadShape { heads, latent, value: n, .. } = shape;
+    let tokens = values.len() / (heads * n);
+    out.reset(tokens, heads * n);
+    let (writer, values) = (out.writer(), Disjoint::new(values));
+    for_heads(pool, heads, tokens, |head, first, count| {
+        let mut merged = Operand::default();
+        merged.reset(count, latent);
+        for (t, x) in merged.values_mut().chunks_exact_mut(latent).enumerate() {
+            attended.merge(first + t, head, x);
+        }
+        merged.quantize_here();
+        let vectors: Vec<Vector<'_>> = (0..count).map(|t| merged.vector(t)).collect();
+        let mut y = vec![0f32; n * count];
+        value(head).multiply(&vectors, &mut y);
+        for t in 0..count {
+            let start = (first + t) * heads * n + head * n;
+            // SAFETY: a head of a token belongs to one part of the region.
+            #[allow(unsafe_code)]
+            let (values, x) =
+                unsafe { (values.slice(start..start + n), writer.part(first + t, head * n, n)) };
+            column(&y, count, t, values);
+            x.copy_from_slice(values);
+            if let Some(gate) = gate {
+                math::mul_sigmoid(x, &gate[start..start + n]);
+            }
+        }
+    });
+    out.quantize(pool);
+}
+
+/// Calls `f(head, first token, tokens)` for every head and every few tokens.
+fn for_heads(pool: &Pool, heads: usize, tokens: usize, f: impl Fn(usize, usize, usize) + Sync) {
+    let tiles = tokens.div_ceil(TOKENS);
+    pool.for_each(heads * tiles, |part| {
+        let (head, first) = (part / tiles, part % tiles * TOKENS);
+        f(head, first, TOKENS.min(tokens - first));
+    });
+}
+
+/// Vector `t` of a product of `count` vectors.
+fn column(y: &[f32], count: usize, t: usize, out: &mut [f32]) {
+    out.iter_mut().zip(y[t..].iter().step_by(count)).for_each(|(o, y)| *o = *y);
+}
