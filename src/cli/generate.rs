@@ -120,7 +120,8 @@ fn prompt(args: &Args, file: &Gguf, text: &str) -> Result<(Vec<u32>, Shown, Arc<
         (tokens, Shown::Raw(Decoder::new(tokenizer.clone(), Markers::Hide)))
     } else {
         let template = Template::from_gguf(file, &tokenizer).map_err(|e| fail(&e))?;
-        let chat = Chat { messages: vec![Message::new(Role::User, text)], thinking: false, ..Chat::default() };
+        let chat =
+            Chat { messages: vec![Message::new(Role::User, text)], thinking: false, ..Chat::default() };
         let tokens = template.render(&chat).and_then(|p| p.tokens(&tokenizer)).map_err(|e| fail(&e))?;
         (tokens.tokens, Shown::Answer(Box::new(Parser::new(tokenizer.clone(), &template, false))))
     };
@@ -133,7 +134,8 @@ fn prompt(args: &Args, file: &Gguf, text: &str) -> Result<(Vec<u32>, Shown, Arc<
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let sampling = args.sampling.sampling()?;
-    let text = if args.prompt == "-" { std::io::read_to_string(std::io::stdin())? } else { args.prompt.clone() };
+    let text =
+        if args.prompt == "-" { std::io::read_to_string(std::io::stdin())? } else { args.prompt.clone() };
     let path = open::path(args.model.as_deref())?;
     let forward = open::forward(&path, args.threads.map(usize::from))?;
     let (tokens, mut shown, tokenizer) = prompt(args, forward.model().file(), &text)?;

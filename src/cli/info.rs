@@ -22,8 +22,15 @@ pub struct Args {
 }
 
 /// The parts of a model that are stored alike, in the order in which they are shown.
-const CLASSES: [&str; 7] =
-    ["embedding and head", "KDA mixers", "MLA mixers", "routed experts", "shared experts", "dense feed-forward", "other"];
+const CLASSES: [&str; 7] = [
+    "embedding and head",
+    "KDA mixers",
+    "MLA mixers",
+    "routed experts",
+    "shared experts",
+    "dense feed-forward",
+    "other",
+];
 
 fn class(model: &Model, name: &str) -> &'static str {
     let Some((layer, part)) = name.strip_prefix("blk.").and_then(|n| n.split_once('.')) else {
@@ -37,7 +44,11 @@ fn class(model: &Model, name: &str) -> &'static str {
         p if p.starts_with("ffn_gate.") || p.starts_with("ffn_up.") || p.starts_with("ffn_down.") => 5,
         p if p.starts_with("attn_norm") || p.starts_with("attn_res") => 6,
         p if p.starts_with("attn_") || p.starts_with("ssm_") => {
-            if mixer == Some(&Mixer::Mla) { 2 } else { 1 }
+            if mixer == Some(&Mixer::Mla) {
+                2
+            } else {
+                1
+            }
         }
         _ => 6,
     };
@@ -96,14 +107,28 @@ fn print(model: &Model, totals: &Totals<'_>, all: &Total, out: &mut dyn Write) -
         writeln!(out, "name           {name}")?;
     }
     writeln!(out, "architecture   {}", config.architecture.name())?;
-    writeln!(out, "parameters     {:.1} M in {} tensors, {:.1} MB", all.elements as f64 / 1e6, all.tensors, all.bytes as f64 / 1e6)?;
+    writeln!(
+        out,
+        "parameters     {:.1} M in {} tensors, {:.1} MB",
+        all.elements as f64 / 1e6,
+        all.tensors,
+        all.bytes as f64 / 1e6
+    )?;
     writeln!(
         out,
         "layers         {} ({} KDA, {} MLA), width {}, {} heads",
-        config.layers.len(), count(model, Mixer::Kda), count(model, Mixer::Mla), config.width, config.heads
+        config.layers.len(),
+        count(model, Mixer::Kda),
+        count(model, Mixer::Mla),
+        config.width,
+        config.heads
     )?;
     if let Some(e) = &config.experts {
-        writeln!(out, "experts        {} of {} a token, {} shared, hidden width {}", e.used, e.count, e.shared, e.hidden)?;
+        writeln!(
+            out,
+            "experts        {} of {} a token, {} shared, hidden width {}",
+            e.used, e.count, e.shared, e.hidden
+        )?;
     }
     if let Some(block) = config.residual_block {
         writeln!(out, "residuals      attention over blocks of {block} layers")?;
@@ -115,7 +140,11 @@ fn print(model: &Model, totals: &Totals<'_>, all: &Total, out: &mut dyn Write) -
     for ((class, format), total) in totals {
         let Total { tensors, elements, bytes } = total;
         let (elements, bytes) = (*elements as f64 / 1e6, *bytes as f64 / 1e6);
-        writeln!(out, "{:<20} {format:<8} {tensors:>6} tensors {elements:>10.2} M {bytes:>10.2} MB", CLASSES[*class])?;
+        writeln!(
+            out,
+            "{:<20} {format:<8} {tensors:>6} tensors {elements:>10.2} M {bytes:>10.2} MB",
+            CLASSES[*class]
+        )?;
     }
     Ok(())
 }

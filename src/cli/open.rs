@@ -23,7 +23,9 @@ pub fn path(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let program = std::env::current_exe()?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     let found = PLACES.iter().map(|place| folder.join(place).join(BOXED)).find(|p| p.is_file());
-    found.ok_or_else(|| Failure::new(format!("no model is named and there is no {BOXED}: give one with -m MODEL.gguf")))
+    found.ok_or_else(|| {
+        Failure::new(format!("no model is named and there is no {BOXED}: give one with -m MODEL.gguf"))
+    })
 }
 
 /// Opens a file.
