@@ -20,4 +20,4 @@ pub mod compute;
 //pub mod engine;
 pub mod gguf;
 pub mod model;
-//pub mod text;
+pub mod text;
