@@ -1,10 +1,10 @@
 //! Number formats of GGUF files: what a block is, how it is decoded and encoded, and products of rows of blocks
 //! with activation vectors. Knows nothing of models.
 //!
-//! - [`format`]: the formats and their sizes.
+//! - [`mod@format`]: the formats and their sizes.
 //! - [`decode()`], [`encode()`]: blocks to f32 and back.
 //! - [`activation`]: activations, and their quantized form.
-//! - [`product`]: what a product is, and the portable products, the reference for every other path.
+//! - [`mod@product`]: what a product is, and the portable products, the reference for every other path.
 //! - `avx2`: the fast products: rows are unfolded to integers, and those multiplied.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]

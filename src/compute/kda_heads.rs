@@ -81,6 +81,9 @@ pub struct KdaTrace {
     pub read: Vec<f32>,
 }
 
+/// A session's tokens, its states for the threads to share, and its windows.
+type SharedSession<'a> = (std::ops::Range<usize>, Disjoint<'a, f32>, &'a [Vec<f32>; 3]);
+
 /// Runs the layer for all sessions of a batch in one region. `out` becomes `tokens x width`.
 pub fn kda(
     pool: &Pool,
@@ -98,7 +101,7 @@ pub fn kda(
     trace.read.resize(tokens * width, 0.0);
     let (logs, reads, writer) =
         (Disjoint::new(&mut trace.decay), Disjoint::new(&mut trace.read), out.writer());
-    let states: Vec<(std::ops::Range<usize>, Disjoint<'_, f32>, &[Vec<f32>; 3])> =
+    let states: Vec<SharedSession<'_>> =
         sessions.iter_mut().map(|s| (s.tokens.clone(), Disjoint::new(&mut *s.s), &*s.window)).collect();
     pool.for_each(heads * states.len(), |part| {
         let ((tokens, s, window), head) = (&states[part / heads], part % heads);

@@ -15,7 +15,7 @@ pub struct Sampling {
     pub top_p: f32,
     /// Only those at least this likely, compared with the most likely; 0 for all.
     pub min_p: f32,
-    /// Divides the logits (multiplies negative ones) of tokens among the last [`REPEAT_WINDOW`]; 1 for none.
+    /// Divides the logits (multiplies negative ones) of tokens among the last 64; 1 for none.
     pub repeat_penalty: f32,
     /// The same seed and the same logits give the same tokens.
     pub seed: u64,

@@ -356,7 +356,7 @@ impl Pass<'_, '_> {
         );
         let mut at = 0;
         let sources: Vec<_> = self.chunks.iter().map(|c| c.state.rows.layer(index)).collect();
-        let visible: Vec<_> = self.chunks.iter().map(|c| [0..c.state.tokens() + c.tokens.len()]).collect();
+        let visible: Vec<_> = self.chunks.iter().map(|c| 0..c.state.tokens() + c.tokens.len()).collect();
         let sequences: Vec<Sequence<'_>> = self
             .chunks
             .iter()
@@ -366,6 +366,7 @@ impl Pass<'_, '_> {
                 let first = at;
                 at += c.tokens.len();
                 let rows: &dyn RowSource = source;
+                let visible = std::slice::from_ref(visible);
                 Sequence { rows, visible, position: c.state.tokens(), tokens: first..at }
             })
             .collect();

@@ -165,18 +165,18 @@ pub struct Moe {
 #[derive(Debug)]
 pub enum MixerWeights {
     /// KDA
-    Kda(Kda),
+    Kda(Box<Kda>),
     /// MLA
-    Mla(Mla),
+    Mla(Box<Mla>),
 }
 
 /// What follows.
 #[derive(Debug)]
 pub enum FeedForward {
     /// Dense
-    Dense(Dense),
+    Dense(Box<Dense>),
     /// Mixture
-    Moe(Moe),
+    Moe(Box<Moe>),
 }
 
 /// A layer.
@@ -233,15 +233,15 @@ impl ModelWeights {
                         mixer_norm: binder.vector(&name("attn_norm.weight"), &[config.width])?,
                         mixer_score: score(&mut binder, &name("attn_res_score.weight"))?,
                         mixer: match config.layers[i] {
-                            Mixer::Kda => MixerWeights::Kda(binder.kda(config, &name)?),
-                            Mixer::Mla => MixerWeights::Mla(binder.mla(config, &name)?),
+                            Mixer::Kda => MixerWeights::Kda(Box::new(binder.kda(config, &name)?)),
+                            Mixer::Mla => MixerWeights::Mla(Box::new(binder.mla(config, &name)?)),
                         },
                         ffn_norm: binder.vector(&name("ffn_norm.weight"), &[config.width])?,
                         ffn_score: score(&mut binder, &name("ffn_res_score.weight"))?,
                         ffn: if i < config.dense.0 {
-                            FeedForward::Dense(binder.dense(&name, "", config.width, config.dense.1)?)
+                            FeedForward::Dense(Box::new(binder.dense(&name, "", config.width, config.dense.1)?))
                         } else {
-                            FeedForward::Moe(binder.moe(config, &name)?)
+                            FeedForward::Moe(Box::new(binder.moe(config, &name)?))
                         },
                     })
                 })
