@@ -63,7 +63,10 @@ fn generate_puts_text_on_stdout_and_statistics_on_stderr() {
 fn generate_json_is_one_object() {
     let args = ["generate", "-m", &tiny(), "-p", "Hello", "-n", "5", "--seed", "1", "--json", "--raw"];
     let report: Value = serde_json::from_str(&output(&args)).unwrap();
-    assert_eq!((&report["prompt_tokens"], &report["tokens"], &report["finish"]), (&3.into(), &5.into(), &"length".into()));
+    assert_eq!(
+        (&report["prompt_tokens"], &report["tokens"], &report["finish"]),
+        (&3.into(), &5.into(), &"length".into())
+    );
     let plain = output(&args.iter().copied().filter(|a| *a != "--json").collect::<Vec<_>>());
     assert_eq!(report["text"].as_str().unwrap().trim_end_matches('\n'), plain.trim_end_matches('\n'));
 }
@@ -79,7 +82,10 @@ fn generate_reads_the_prompt_from_stdin() {
         .unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"Hello").unwrap();
     let out = child.wait_with_output().unwrap();
-    assert_eq!(text(&out.stdout), output(&["generate", "-m", &tiny(), "-p", "Hello", "-n", "5", "--seed", "1", "--raw"]));
+    assert_eq!(
+        text(&out.stdout),
+        output(&["generate", "-m", &tiny(), "-p", "Hello", "-n", "5", "--seed", "1", "--raw"])
+    );
 }
 
 #[test]
@@ -152,7 +158,8 @@ fn info_tells_what_a_file_holds() {
     }
     let report: Value = serde_json::from_str(&output(&["info", "--json", &tiny()])).unwrap();
     assert_eq!(report["layers"]["kda"], 6);
-    let sum: u64 = report["tensor_formats"].as_array().unwrap().iter().map(|t| t["bytes"].as_u64().unwrap()).sum();
+    let sum: u64 =
+        report["tensor_formats"].as_array().unwrap().iter().map(|t| t["bytes"].as_u64().unwrap()).sum();
     assert_eq!(report["bytes"], sum);
 }
 
@@ -172,11 +179,16 @@ fn bench_reports_every_test() {
 #[test]
 fn errors_are_one_line_that_says_what_to_do() {
     assert!(error(&["info", "nowhere.gguf"], 1).contains("nowhere.gguf"));
-    assert!(error(&["info", &format!("{}/Cargo.toml", env!("CARGO_MANIFEST_DIR"))], 1).contains("not a GGUF file"));
+    assert!(
+        error(&["info", &format!("{}/Cargo.toml", env!("CARGO_MANIFEST_DIR"))], 1)
+            .contains("not a GGUF file")
+    );
     assert!(error(&["info", &data("tok-cross.gguf")], 1).contains("tok-cross.gguf"));
     assert!(error(&["generate", "-m", &tiny(), "-p", "x", "--top-p", "7"], 2).contains("--top-p can't be 7"));
     assert!(error(&["generate", "-m", &tiny(), "-p", "", "--raw"], 2).contains("the prompt is empty"));
-    assert!(error(&["logits", "-m", &tiny(), "--tokens", "1", "--out", "/nowhere/x"], 1).contains("/nowhere/x"));
+    assert!(
+        error(&["logits", "-m", &tiny(), "--tokens", "1", "--out", "/nowhere/x"], 1).contains("/nowhere/x")
+    );
     assert_eq!(kadence(&[]).status.code(), Some(2));
     assert_eq!(kadence(&["conquer"]).status.code(), Some(2));
     assert_eq!(kadence(&["--version"]).status.code(), Some(0));

@@ -33,15 +33,16 @@ fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
 
 /// The rooms that a source text names after `crate::`, one by one or in braces; comments don't count.
 fn used(text: &str) -> BTreeSet<String> {
-    let code: String =
-        text.lines().map(|l| l.split("//").next().unwrap()).collect::<Vec<_>>().join("\n");
+    let code: String = text.lines().map(|l| l.split("//").next().unwrap()).collect::<Vec<_>>().join("\n");
     let mut rooms = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
         let rest = &code[at + "crate::".len()..];
         if code[..at].ends_with(|c: char| c == '$' || c.is_alphanumeric() || c == '_') {
             continue;
         }
-        let names = rest.strip_prefix('{').map_or(vec![rest], |inner| inner.split('}').next().unwrap().split(',').collect());
+        let names = rest
+            .strip_prefix('{')
+            .map_or(vec![rest], |inner| inner.split('}').next().unwrap().split(',').collect());
         for name in names {
             let name: String = name.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             rooms.insert(name);
@@ -58,7 +59,8 @@ fn rooms_use_only_the_rooms_below_them() {
     let mut seen = BTreeSet::new();
     for path in all {
         let Some(room) = room(&path) else { continue };
-        let allowed = may_use.get(room.as_str()).unwrap_or_else(|| panic!("{} is in no room", path.display()));
+        let allowed =
+            may_use.get(room.as_str()).unwrap_or_else(|| panic!("{} is in no room", path.display()));
         for used in used(&std::fs::read_to_string(&path).unwrap()) {
             let fine = used == room || allowed.contains(&used.as_str());
             assert!(fine, "{}: {room} may not use {used}", path.display());
@@ -82,7 +84,11 @@ fn no_file_is_too_long_or_has_a_name_that_says_nothing() {
     }
     for path in all {
         let stem = path.file_stem().unwrap().to_str().unwrap();
-        assert!(!["util", "utils", "helper", "helpers", "common", "misc"].contains(&stem), "{}", path.display());
+        assert!(
+            !["util", "utils", "helper", "helpers", "common", "misc"].contains(&stem),
+            "{}",
+            path.display()
+        );
         let lines = std::fs::read_to_string(&path).unwrap().lines().count();
         assert!(lines <= 600 || stem == "grids", "{} has {lines} lines", path.display());
     }

@@ -70,7 +70,8 @@ fn sessions_that_share_a_pass_dont_see_each_other() {
         // Chunks of unequal length side by side; the second session goes on when the first has ended.
         for i in 0..30 {
             let [a, b] = &mut states;
-            let (first, second) = (&texts[0][(3 * i).min(90)..(3 * i + 3).min(90)], &texts[1][5 * i..5 * i + 5]);
+            let (first, second) =
+                (&texts[0][(3 * i).min(90)..(3 * i + 3).min(90)], &texts[1][5 * i..5 * i + 5]);
             let mut chunks = vec![Chunk { tokens: second, state: b, logits: Logits::All }];
             if !first.is_empty() {
                 chunks.insert(0, Chunk { tokens: first, state: a, logits: Logits::All });

@@ -75,13 +75,29 @@ fn an_unchanged_copy_is_a_model() {
 #[test]
 fn every_required_key_is_asked_for_by_name() {
     let common = [
-        "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
-        "attention.head_count_kv", "attention.layer_norm_rms_epsilon", "attention.kv_lora_rank", "rope.dimension_count",
-        "attention.key_length_mla", "attention.value_length_mla", "ssm.conv_kernel", "kda.head_dim", "expert_count",
-        "expert_used_count", "expert_feed_forward_length", "expert_shared_count",
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.layer_norm_rms_epsilon",
+        "attention.kv_lora_rank",
+        "rope.dimension_count",
+        "attention.key_length_mla",
+        "attention.value_length_mla",
+        "ssm.conv_kernel",
+        "kda.head_dim",
+        "expert_count",
+        "expert_used_count",
+        "expert_feed_forward_length",
+        "expert_shared_count",
     ];
     let only_k3 = [
-        "activation.situ_beta", "activation.situ_linear_beta", "attn_res.block_size", "kda.gate_lower_bound",
+        "activation.situ_beta",
+        "activation.situ_linear_beta",
+        "attn_res.block_size",
+        "kda.gate_lower_bound",
         "expert_latent_length",
     ];
     for (name, keys) in [("k3-s-mxfp4", [&common[..], &only_k3].concat()), ("kl-s-mxfp4", common.to_vec())] {
@@ -114,8 +130,10 @@ fn values_that_cant_be_are_refused_by_name() {
     ];
     for (key, value) in cases {
         let set = |w: &mut Writer| w.copy(key, value).unwrap();
-        let refusal = Change { without_keys: &[key], set: Some(&set), ..Change::default() }.refusal("k3-s-mxfp4");
-        let named = refusal.contains(key) || key.ends_with("block_count") && refusal.contains("head_count_kv");
+        let refusal =
+            Change { without_keys: &[key], set: Some(&set), ..Change::default() }.refusal("k3-s-mxfp4");
+        let named =
+            refusal.contains(key) || key.ends_with("block_count") && refusal.contains("head_count_kv");
         assert!(named, "{key} = {value:?}: {refusal}");
     }
 }
@@ -146,7 +164,8 @@ fn keys_from_before_llama_cpp_had_them_are_understood() {
         }
     };
     let without: Vec<&str> = renamed.iter().map(|r| r.0).collect();
-    let old = Change { without_keys: &without, set: Some(&set), ..Change::default() }.open("k3-s-mxfp4").unwrap();
+    let old =
+        Change { without_keys: &without, set: Some(&set), ..Change::default() }.open("k3-s-mxfp4").unwrap();
     assert_eq!(original.config(), old.config());
 }
 
@@ -154,10 +173,17 @@ fn keys_from_before_llama_cpp_had_them_are_understood() {
 fn missing_and_unknown_tensors_are_listed() {
     let missing = ["blk.0.attn_q.weight", "blk.3.attn_k_b.weight", "output_norm.weight"];
     let refusal = Change { without_tensors: &missing, ..Change::default() }.refusal("k3-s-mxfp4");
-    assert!(refusal.starts_with("3 tensors are missing") && missing.iter().all(|m| refusal.contains(m)), "{refusal}");
-    let extra: [Extra<'_>; 2] = [("blk.0.surprise.weight", Format::F32, &[4]), ("vision.weight", Format::F16, &[8, 2])];
+    assert!(
+        refusal.starts_with("3 tensors are missing") && missing.iter().all(|m| refusal.contains(m)),
+        "{refusal}"
+    );
+    let extra: [Extra<'_>; 2] =
+        [("blk.0.surprise.weight", Format::F32, &[4]), ("vision.weight", Format::F16, &[8, 2])];
     let refusal = Change { extra: &extra, ..Change::default() }.refusal("kl-s-mxfp4");
-    assert!(refusal.starts_with("2 tensors belong nowhere") && extra.iter().all(|e| refusal.contains(e.0)), "{refusal}");
+    assert!(
+        refusal.starts_with("2 tensors belong nowhere") && extra.iter().all(|e| refusal.contains(e.0)),
+        "{refusal}"
+    );
     let rename = Some(("blk.1.ffn_norm.weight", "blk.1.ffn_nrom.weight"));
     assert!(Change { rename, ..Change::default() }.refusal("k3-s-mxfp4").contains("blk.1.ffn_norm.weight"));
 }

@@ -239,7 +239,12 @@ impl ModelWeights {
                         ffn_norm: binder.vector(&name("ffn_norm.weight"), &[config.width])?,
                         ffn_score: score(&mut binder, &name("ffn_res_score.weight"))?,
                         ffn: if i < config.dense.0 {
-                            FeedForward::Dense(Box::new(binder.dense(&name, "", config.width, config.dense.1)?))
+                            FeedForward::Dense(Box::new(binder.dense(
+                                &name,
+                                "",
+                                config.width,
+                                config.dense.1,
+                            )?))
                         } else {
                             FeedForward::Moe(Box::new(binder.moe(config, &name)?))
                         },
