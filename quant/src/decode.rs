@@ -124,11 +124,15 @@ pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
-/// Half of the power of two that the exponent byte of MXFP4 stands for: 2^(e − 128), subnormal for e of 0 and 1.
+/// Half of the power of two that the exponent byte of MXFP4 stands for: 2^(e − 128), subnormal for e of 0 and 1. The
+/// largest is none: it says that the block isn't numbers, as the OCP's specification has it.
 #[inline(always)]
 pub(crate) fn e8m0_half(e: u8) -> f32 {
-    let bits = if e < 2 { 0x0020_0000 << e } else { (u32::from(e) - 1) << 23 };
-    f32::from_bits(bits)
+    match e {
+        0 | 1 => f32::from_bits(0x0020_0000 << e),
+        u8::MAX => f32::NAN,
+        _ => f32::from_bits((u32::from(e) - 1) << 23),
+    }
 }
 
 /// Half of the value of an unsigned 8-bit float with 4 bits of exponent (bias 7) and 3 of mantissa.

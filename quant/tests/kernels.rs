@@ -1,24 +1,12 @@
 //! The products of this processor equal the portable ones: on random blocks, extreme scales and codes, every length that
 //! a format allows, any number of rows and vectors.
 
+mod fixtures;
+
+use fixtures::Random;
 use kadence_quant::activation::{Vector, lengths, quantize};
 use kadence_quant::product::portable;
 use kadence_quant::{Format, decode, product};
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn float(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-}
 
 /// Where the half-precision numbers of a block are.
 fn halves(format: Format) -> &'static [usize] {
@@ -45,9 +33,9 @@ fn blocks(
     random: &mut Random,
 ) -> Vec<u8> {
     let mut bytes: Vec<u8> =
-        (0..format.bytes(elements).unwrap()).map(|_| codes.unwrap_or_else(|| random.next() as u8)).collect();
+        (0..format.bytes(elements).unwrap()).map(|_| codes.unwrap_or_else(|| random.byte())).collect();
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
-        let bits = scale.unwrap_or_else(|| (random.next() as u16 & 0x83ff) | 0x2800);
+        let bits = scale.unwrap_or_else(|| u16::from_le_bytes([random.byte(), random.byte() & 0x83 | 0x28]));
         for &at in halves(format) {
             block[at..at + 2].copy_from_slice(&bits.to_le_bytes());
         }
@@ -57,7 +45,7 @@ fn blocks(
                 let top = ((bits >> (4 * w)) & 15) as u8;
                 block[49 + 2 * w] = block[49 + 2 * w] & 15 | top << 4;
             }),
-            Format::F32 => block.copy_from_slice(&random.float().to_le_bytes()),
+            Format::F32 => block.copy_from_slice(&random.uniform().to_le_bytes()),
             Format::F16 | Format::BF16 => block[1] &= 0xbb,
             _ => {}
         }
@@ -123,7 +111,7 @@ fn kernels_equal_the_portable_products() {
         for n in lengths {
             for (rows, vectors) in [(1, 1), (2, 1), (3, 2), (5, 3), (9, 4), (17, 5), (2, 9)] {
                 let w = blocks(format, rows * n, None, None, &mut random);
-                let x: Vec<f32> = (0..vectors * n).map(|_| random.float()).collect();
+                let x: Vec<f32> = (0..vectors * n).map(|_| random.uniform()).collect();
                 check(format, n, rows, vectors, &w, &x);
             }
         }
