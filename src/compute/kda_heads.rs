@@ -12,7 +12,7 @@ use super::pool::Pool;
 use super::product::Weights;
 
 /// Tokens that share a head's rows of the decay gate.
-const TOKENS: usize = 16;
+const TOKENS: usize = 64;
 
 thread_local! {
     /// Kept between calls: making it would take a tenth of the time in which a head reads one token.

@@ -11,7 +11,7 @@ use super::pool::Pool;
 use super::product::Weights;
 
 /// Tokens that share a head's weights.
-const TOKENS: usize = 16;
+const TOKENS: usize = 64;
 
 /// Sizes of a head.
 #[derive(Clone, Copy)]

@@ -197,13 +197,32 @@ struct FloatRows<'a> {
     values: &'a [f32],
 }
 
+/// Codes and scales of the rows `r..r + R`, and integers of the first N vectors, in groups of `G` elements, all as
+/// many. (Loops, because closures in a function with features of its own aren't inlined.)
+#[inline(always)]
+#[allow(clippy::type_complexity)]
+fn sides<'a, const G: usize, const R: usize, const N: usize>(
+    rows: &Rows<'a>,
+    r: usize,
+    x: &[Vector<'a>],
+) -> ([&'a [[i16; G]]; R], [&'a [f32]; R], [&'a [[i16; G]]; N]) {
+    let groups = rows.n / G;
+    let (mut codes, mut scales, mut q) = ([&[][..]; R], [&[][..]; R], [&[][..]; N]);
+    for i in 0..R {
+        codes[i] = &rows.codes(r + i).as_chunks().0[..groups];
+        scales[i] = &rows.scales(r + i, G)[..groups];
+    }
+    for t in 0..N {
+        q[t] = &x[t].q.as_chunks().0[..groups];
+    }
+    (codes, scales, q)
+}
+
 /// Rows `r..r + R` of super-blocks by the first N vectors of `x`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn super_tile<const R: usize, const N: usize>(rows: &Rows<'_>, r: usize, x: &[Vector<'_>]) -> [[f32; N]; R] {
-    let codes: [&[[i16; SUPER]]; R] = std::array::from_fn(|i| rows.codes(r + i).as_chunks().0);
-    let scales: [&[f32]; R] = std::array::from_fn(|i| rows.scales(r + i, SUPER));
-    let q: [&[[i16; SUPER]]; N] = std::array::from_fn(|t| x[t].q.as_chunks().0);
+    let (codes, scales, q) = sides::<SUPER, R, N>(rows, r, x);
     let mut sums = [[_mm256_setzero_ps(); N]; R];
     for b in 0..codes[0].len() {
         let mut dots = [[_mm256_setzero_si256(); N]; R];
@@ -233,9 +252,7 @@ fn super_tile<const R: usize, const N: usize>(rows: &Rows<'_>, r: usize, x: &[Ve
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn small_tile<const R: usize, const N: usize>(rows: &Rows<'_>, r: usize, x: &[Vector<'_>]) -> [[f32; N]; R] {
-    let codes: [&[[i16; SMALL]]; R] = std::array::from_fn(|i| rows.codes(r + i).as_chunks().0);
-    let scales: [&[f32]; R] = std::array::from_fn(|i| rows.scales(r + i, SMALL));
-    let q: [&[[i16; SMALL]]; N] = std::array::from_fn(|t| x[t].q.as_chunks().0);
+    let (codes, scales, q) = sides::<SMALL, R, N>(rows, r, x);
     let mut sums = [[_mm256_setzero_ps(); N]; R];
     let blocks = codes[0].len();
     for (b, first) in (0..blocks).step_by(BLOCK / SMALL).enumerate() {
@@ -272,15 +289,26 @@ fn finish<const R: usize, const N: usize>(
     mut sums: [[__m256; N]; R],
 ) -> [[f32; N]; R] {
     let mut totals = [[0.0; N]; R];
-    for i in 0..R {
-        let mins = rows.mins(r + i);
-        let (whole, rest) = mins.as_chunks::<8>();
+    let count = rows.mins(r).len();
+    let whole = count / 8 * 8;
+    for k in (0..whole).step_by(8) {
+        let mut mins = [_mm256_setzero_ps(); R];
+        for i in 0..R {
+            mins[i] = takef(rows.mins(r + i), k);
+        }
         for t in 0..N {
-            let (x, x_rest) = x[t].sums.as_chunks::<8>();
-            for (m, x) in whole.iter().zip(x) {
-                sums[i][t] = _mm256_fnmadd_ps(takef(m, 0), takef(x, 0), sums[i][t]);
+            let x = takef(x[t].sums, k);
+            for i in 0..R {
+                sums[i][t] = _mm256_fnmadd_ps(mins[i], x, sums[i][t]);
             }
-            let tail: f32 = rest.iter().zip(x_rest).map(|(m, x)| m * x).sum();
+        }
+    }
+    for i in 0..R {
+        for t in 0..N {
+            let mut tail = 0.0;
+            for k in whole..count {
+                tail += rows.mins(r + i)[k] * x[t].sums[k];
+            }
             totals[i][t] = horizontal(sums[i][t]) - tail;
         }
     }
@@ -336,9 +364,13 @@ fn float_tile<const R: usize, const N: usize>(
     r: usize,
     x: &[Vector<'_>],
 ) -> [[f32; N]; R] {
-    let row = |i: usize| &rows.values[(r + i) * rows.n..][..rows.n];
-    let w: [(&[[f32; 8]], &[f32]); R] = std::array::from_fn(|i| row(i).as_chunks());
-    let x: [(&[[f32; 8]], &[f32]); N] = std::array::from_fn(|t| x[t].f32.as_chunks());
+    let (mut w, mut v) = ([(&[][..], &[][..]); R], [(&[][..], &[][..]); N]);
+    for i in 0..R {
+        w[i] = rows.values[(r + i) * rows.n..][..rows.n].as_chunks::<8>();
+    }
+    for t in 0..N {
+        v[t] = x[t].f32[..rows.n].as_chunks::<8>();
+    }
     let mut sums = [[_mm256_setzero_ps(); N]; R];
     for k in 0..w[0].0.len() {
         let mut row = [_mm256_setzero_ps(); R];
@@ -346,7 +378,7 @@ fn float_tile<const R: usize, const N: usize>(
             row[i] = takef(&w[i].0[k], 0);
         }
         for t in 0..N {
-            let x = takef(&x[t].0[k], 0);
+            let x = takef(&v[t].0[k], 0);
             for i in 0..R {
                 sums[i][t] = _mm256_fmadd_ps(row[i], x, sums[i][t]);
             }
@@ -355,7 +387,7 @@ fn float_tile<const R: usize, const N: usize>(
     let mut totals = [[0.0; N]; R];
     for i in 0..R {
         for t in 0..N {
-            let tail: f32 = w[i].1.iter().zip(x[t].1).map(|(w, x)| w * x).sum();
+            let tail: f32 = w[i].1.iter().zip(v[t].1).map(|(w, x)| w * x).sum();
             totals[i][t] = horizontal(sums[i][t]) + tail;
         }
     }
