@@ -8,6 +8,14 @@
 //! A super-block of 256 costs 16 `madd` and 16 additions a row and vector, and one conversion; with small blocks there
 //! is a conversion every 32 elements.
 
+// Tiles are arrays of a constant size, walked by index in several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
+mod lanes;
+mod large;
+mod small;
+mod unfold;
+
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
@@ -15,8 +23,8 @@ use crate::Format;
 use crate::activation::{BLOCK, SUM, Vector};
 use crate::product::Product;
 
-mod unfold;
-use unfold::{SMALL, SUPER, Unfolded, group, has_mins, horizontal, multiply, take, takef, unfold};
+use lanes::{horizontal, take, takef};
+use unfold::{SMALL, SUPER, Unfolded, group, has_mins, multiply, unfold};
 
 /// Covers `y` with tiles of one or two rows and one, two or four vectors.
 macro_rules! tiles {

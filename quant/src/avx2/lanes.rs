@@ -1,0 +1,92 @@
+//! Vectors to and from memory: the loads and stores of the AVX2 products, each checked against its slice.
+
+use std::arch::x86_64::*;
+
+use crate::decode::u16_at;
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn half(b: &[u8], at: usize) -> f32 {
+    let bits = i32::from(u16_at(b, at));
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
+}
+
+/// 16 bytes of a block.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn bytes16(b: &[u8], at: usize) -> __m128i {
+    let b = &b[at..at + 16];
+    // SAFETY: 16 readable bytes; unaligned access is what this is for.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm_loadu_si128(b.as_ptr().cast())
+    }
+}
+
+/// 32 bytes of a block.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn bytes32(b: &[u8], at: usize) -> __m256i {
+    let b = &b[at..at + 32];
+    // SAFETY: 32 readable bytes; unaligned access is what this is for.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm256_loadu_si256(b.as_ptr().cast())
+    }
+}
+
+/// Writes 16 codes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn put(q: &mut [i16], at: usize, codes: __m256i) {
+    let q = &mut q[at..at + 16];
+    // SAFETY: 16 writable elements; unaligned access is what this is for.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm256_storeu_si256(q.as_mut_ptr().cast(), codes);
+    }
+}
+
+/// Writes 8 numbers.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn putf(x: &mut [f32], at: usize, numbers: __m256) {
+    let x = &mut x[at..at + 8];
+    // SAFETY: 8 writable elements; unaligned access is what this is for.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm256_storeu_ps(x.as_mut_ptr(), numbers);
+    }
+}
+
+/// 16 integers.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn take(q: &[i16], at: usize) -> __m256i {
+    let q = &q[at..at + 16];
+    // SAFETY: 16 readable elements; unaligned access is what this is for.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm256_loadu_si256(q.as_ptr().cast())
+    }
+}
+
+/// 8 numbers.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn takef(x: &[f32], at: usize) -> __m256 {
+    let x = &x[at..at + 8];
+    // SAFETY: 8 readable elements; unaligned access is what this is for.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm256_loadu_ps(x.as_ptr())
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn horizontal(x: __m256) -> f32 {
+    let half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+    let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
+}
