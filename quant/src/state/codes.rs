@@ -14,12 +14,15 @@ const LARGEST: f32 = 127.0;
 
 /// The step of Q4 as a share of the row's mean |x|, before it is rounded up: with it, gaussian rows of 128 take as
 /// many bytes as 4-bit codes and a 16-bit scale would.
-const Q4_STEP: f64 = 0.288;
+const Q4_STEP: f64 = 0.292;
 
 /// Elements of Q4 whose codes are compressed together, more if a row has more: what zstd takes as one block.
 const TILE: usize = 128 << 10;
 
-/// The number that is kept of a step: 0 for a row of zeros, [`NOT_FINITE`], or which of the possible steps it is.
+/// Half the least step, 2^−143.
+const LEAST_HALF: f32 = f32::from_bits(1 << 6);
+
+/// The number that is kept of a step: 0 for a row of zeros or next to them, [`NOT_FINITE`], or which of the possible steps it is.
 type Index = u16;
 
 /// The step of rows with elements that aren't finite: NaN.
@@ -45,7 +48,7 @@ impl Steps {
     }
 
     fn index(self, bits: u64) -> Index {
-        // In f32's range of 2^−142 to 2^121 this is 33921 at most.
+        // In f32's range, 2^−142 to 2^128, this is 34560 at most.
         ((bits.max(Self::LEAST) - Self::LEAST) >> self.shift()) as Index + 1
     }
 
@@ -59,9 +62,9 @@ impl Steps {
         self.index(size.to_bits() + (1 << self.shift()) - 1)
     }
 
-    /// The largest step: that of a row with f32's largest number.
+    /// The largest step that f32 has room for.
     fn largest(self) -> Index {
-        self.at_least(f64::from(f32::MAX) / f64::from(LARGEST))
+        self.index(f64::from(f32::MAX).to_bits())
     }
 
     fn step(self, index: Index) -> Option<f32> {
@@ -172,9 +175,11 @@ fn quantize_q8_body<const FMA: bool>(row: usize, values: &[f32], steps: &mut [In
 fn quantize_q4_body<const FMA: bool>(row: usize, values: &[f32], steps: &mut [Index], codes: &mut [u8]) {
     quantize(row, values, steps, codes, Q4, |x, largest| {
         let index = Q4.at_least((Q4_STEP * mean(x)).max(f64::from(largest) / f64::from(LARGEST)));
-        // What was decoded with a step has nearly the same mean, but the mean may be next to where steps change.
-        let [down, up] = [index - 1, index + 1];
-        [down, up].into_iter().find(|&index| is_multiple(x, Q4.step(index))).unwrap_or(index)
+        // What is decoded has a mean |x| that differs by half a step at most, which leads to a step next to this one or
+        // the one after.
+        let near = [index - 1, index + 1, index.saturating_sub(2), index + 2];
+        let decoded = few_bits(x).then(|| near.into_iter().find(|&index| is_multiple(x, Q4.step(index))));
+        decoded.flatten().unwrap_or(index)
     });
 }
 
@@ -191,14 +196,17 @@ fn quantize(
     for ((x, codes), index) in values.chunks_exact(row).zip(codes.chunks_exact_mut(row)).zip(index) {
         let largest = largest(x);
         *index = match largest {
-            0.0 => 0,
+            // With the least step too it would be zeros.
+            0.0..=LEAST_HALF => 0,
             _ if !largest.is_finite() => NOT_FINITE,
             _ => choose(x, largest),
         };
         match steps.step(*index) {
             Some(step) if step > 0.0 => {
+                // Next to the largest number, rounding up must not be beyond it.
+                let most = LARGEST.min((f32::MAX / step).trunc());
                 for (x, code) in x.iter().zip(codes) {
-                    *code = round((x / step).clamp(-LARGEST, LARGEST)) as u8;
+                    *code = round((x / step).clamp(-most, most)) as u8;
                 }
             }
             _ => codes.fill(0),
@@ -233,6 +241,13 @@ fn mean(x: &[f32]) -> f64 {
     }
     let rest = rest.iter().map(|v| f64::from(v.abs()));
     sums.into_iter().chain(rest).sum::<f64>() / x.len() as f64
+}
+
+/// Whether every element may be a code times a step of Q4: 10 bits, or of subnormals all but the last 5. Rows that were
+/// never encoded end this at their first elements.
+#[inline(always)]
+fn few_bits(x: &[f32]) -> bool {
+    x.iter().all(|x| x.to_bits() & 31 == 0)
 }
 
 /// Whether every element is a code times the step.
@@ -281,10 +296,9 @@ mod tests {
                 assert_eq!((steps.nearest(step), steps.at_least(step)), (index, index));
             }
             assert!(steps.step(steps.largest() + 1).is_none());
-            assert!(
-                f64::from(steps.step(steps.largest()).unwrap()) >= f64::from(f32::MAX) / f64::from(LARGEST)
-            );
-            assert_eq!(steps.step(1), Some(2f32.powi(-142)));
+            assert!(steps.step(steps.largest()).unwrap() > f32::MAX / 2.0);
+            assert_eq!(steps.step(1), Some(2.0 * LEAST_HALF));
+            assert_eq!(f64::from(2.0 * LEAST_HALF).to_bits(), Steps::LEAST);
         }
     }
 }
