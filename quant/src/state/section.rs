@@ -1,6 +1,7 @@
 //! Runs of bytes of known length, compressed where that makes them shorter.
 
 use zstd::bulk::{Compressor, Decompressor};
+use zstd::zstd_safe::CParameter;
 
 use super::{Damaged, WRONG_SIZE};
 
@@ -18,7 +19,13 @@ pub(super) struct Writer(Compressor<'static>);
 
 impl Writer {
     pub(super) fn new() -> Writer {
-        Writer(Compressor::new(LEVEL).expect("zstd gets memory for its tables"))
+        let mut zstd = Compressor::new(LEVEL).expect("zstd gets memory for its tables");
+        // Repeats of a few bytes are chance here: looking for long ones only, and in a small table, is faster, and the
+        // frequencies of single bytes then save more.
+        for parameter in [CParameter::MinMatch(7), CParameter::HashLog(8)] {
+            zstd.set_parameter(parameter).expect("zstd has this parameter");
+        }
+        Writer(zstd)
     }
 
     /// Appends `bytes` to `out`: as they are with one byte before them, or in less.
