@@ -114,7 +114,7 @@ pub fn encode(codec: Codec, row: usize, values: &[f32], out: &mut Vec<u8>) {
 
 /// Decodes exactly `out.len()` values from what [`encode`] made of as many with the same `row`.
 ///
-/// Takes any bytes. What they say has no influence on how much memory that takes, which is less than the state for
+/// Takes any bytes. What they say has no influence on how much memory that takes, which is no more than the state for
 /// rows of 16 and more, and never more than three times the state (and zstd's own tables).
 ///
 /// # Errors
