@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Each room and those below it that it may use. A room that isn't here may not exist.
-const MAY_USE: [(&str, &[&str]); 6] = [
+const MAY_USE: [(&str, &[&str]); 7] = [
     ("gguf", &[]),
     ("compute", &[]),
     ("model", &["compute", "gguf"]),
+    ("session", &["model", "gguf"]),
     ("text", &["gguf"]),
-    ("engine", &["model"]),
-    ("cli", &["engine", "model", "text", "compute", "gguf"]),
+    ("engine", &["model", "session"]),
+    ("cli", &["engine", "session", "model", "text", "compute", "gguf"]),
 ];
 
 /// The room that a file of `src/` belongs to, if it is in one.

@@ -3,7 +3,7 @@
 mod generate;
 mod sample;
 
-pub use generate::{Finish, Generation, Generator, Request};
+pub use generate::{Conversation, Finish, Generation, Generator, Request, Unsaved};
 pub use sample::{Sampler, Sampling};
 
 /// Tokens of a pass when a prompt is read: enough that each weight is read from memory once for many tokens, few enough
