@@ -107,7 +107,7 @@ impl Session {
         let end = self.ends.last().copied().unwrap_or(0);
         let same = self.tokens[end..].iter().zip(tokens).take_while(|(a, b)| a == b).count();
         if end + same < self.tokens.len() {
-            self.rewind(end + same)?;
+            self.go_back(end + same)?;
         }
         self.push(&tokens[same..]);
         Ok(())
@@ -218,11 +218,20 @@ impl Session {
         snapshot::Label { binding: self.binding, tokens, chain }
     }
 
-    /// Goes back to where it had `tokens` tokens, and saves that.
+    /// Goes back to where it had `tokens` tokens, and saves that. The turn ends there.
     ///
     /// # Errors
     /// [`Error::Position`] if it never had so many. If it can't be saved: it has gone back, but only in memory.
     pub fn rewind(&mut self, tokens: usize) -> Result<Resumed, Error> {
+        let resumed = self.go_back(tokens)?;
+        if tokens > 0 {
+            self.end_turn();
+        }
+        self.save_files()?;
+        Ok(resumed)
+    }
+
+    fn go_back(&mut self, tokens: usize) -> Result<Resumed, Error> {
         if tokens > self.tokens.len() {
             return Err(Error::Position {
                 session: self.name.clone(),
@@ -231,7 +240,6 @@ impl Session {
             });
         }
         let read = self.state.tokens().min(tokens);
-        let passed = self.ends.iter().copied().filter(|&end| end <= tokens).max().unwrap_or(0);
         self.tokens.truncate(tokens);
         self.ends.retain(|&end| end <= tokens);
         self.chain.cut(tokens);
@@ -242,17 +250,19 @@ impl Session {
         self.pending.retain(|p| p.tokens <= tokens);
         let damaged = self.state.tokens() > tokens && self.start_from_kept();
         let at = self.state.tokens();
-        let reason = match (damaged, read - at) {
-            (true, _) => Reason::Damaged,
-            (_, 0) => Reason::Checkpoint,
-            // A turn ended between the checkpoint and here: there was a checkpoint at its end, but for its last token.
-            _ if passed > at + 1 => Reason::Evicted,
-            _ => Reason::Checkpoint,
-        };
-        let resumed = self.report(reason, read - at);
+        let reason = if damaged { Reason::Damaged } else { self.went_back(read) };
         self.rewrite = true;
-        self.save_files()?;
-        Ok(resumed)
+        Ok(self.report(reason, read - at))
+    }
+
+    /// Why the state stands before `read`, if nothing is damaged: every turn has a checkpoint, as long as there is space.
+    pub(super) fn went_back(&self, read: usize) -> Reason {
+        let mut turns = self.ends.iter().rev().copied().skip_while(|&end| end > read);
+        let last_turn = turns.next().map(|_| turns.next().unwrap_or(0));
+        match last_turn {
+            Some(start) if self.state.tokens() <= start && read > 0 => Reason::Evicted,
+            _ => Reason::Checkpoint,
+        }
     }
 
     /// Puts a damaged piece aside and starts again from what is sound.

@@ -34,7 +34,12 @@ impl Files {
             Found::Nothing => Ok(Files { head: None, log: None, tokens: 0 }),
             Found::Head(head) => {
                 let (name, bytes) = &head.log;
-                let log = Contents::read(&folder.join(name), *bytes).ok().map(|log| (name.clone(), log));
+                let mut log = Contents::read(&folder.join(name), *bytes).ok().map(|log| (name.clone(), log));
+                if let Some((_, log)) = &mut log
+                    && (log.tokens.len(), log.ends.len() + 1) == (head.tokens, head.turns)
+                {
+                    log.ends.push(head.tokens); // all that is damaged is the mark of the last turn's end
+                }
                 Ok(Files { tokens: head.tokens, log, head: Some(*head) })
             }
             Found::Damaged => {
@@ -205,7 +210,7 @@ impl Session {
             _ if !same => Reason::ModelChanged,
             _ if damaged => Reason::Damaged,
             0 => Reason::Resumed,
-            _ => Reason::Evicted,
+            _ => self.went_back(head.read),
         };
         self.report(reason, reread);
     }

@@ -407,6 +407,9 @@ fn position(session: &str, wanted: Option<usize>, tokens: usize) -> Result<usize
 /// Tokens and checkpoints of a session cut to `count` tokens.
 fn cut(head: &Head, mut log: Contents, count: usize) -> (Contents, Vec<Checkpoint>) {
     log.cut(count);
+    if count > 0 && log.ends.last() != Some(&count) {
+        log.ends.push(count);
+    }
     (log, head.checkpoints.iter().filter(|c| c.tokens <= count).cloned().collect())
 }
 
