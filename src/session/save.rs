@@ -49,16 +49,18 @@ impl Session {
         format!("{kind}-{}.{ending}", self.serial)
     }
 
-    /// Writes what is new, then the head. What was written in vain is removed again.
+    /// Writes what is new, then the head. What was written in vain is removed.
     pub(super) fn save_files(&mut self) -> Result<(), Error> {
         let mut written = Vec::new();
-        let saved = self.write_files(&mut written);
-        if saved.is_err() {
+        let files = self.write_files(&mut written);
+        if files.is_err() {
             for file in written {
                 _ = self.store.disk.remove(&self.folder.join(file));
             }
         }
-        let (head, log) = saved?;
+        let (head, log) = files?;
+        // If this fails, the head may be in its place all the same: nothing that it names may be removed.
+        head.write(&*self.store.disk, &self.folder).map_err(|e| self.failed(e))?;
         (self.log, self.rewrite) = (log, false);
         self.pending.clear();
         for file in std::mem::take(&mut self.unused) {
@@ -70,6 +72,7 @@ impl Session {
         Ok(())
     }
 
+    /// Writes all that the head is to name, and gives that head.
     fn write_files(&mut self, written: &mut Vec<String>) -> Result<(Head, (String, Tail)), Error> {
         let disk = self.store.disk.clone();
         let fail = |s: &Session, e| s.failed(e);
@@ -88,9 +91,7 @@ impl Session {
         checkpoints.sort_by_key(|c| c.tokens);
         self.evict(&mut checkpoints, log.1.bytes)?;
         disk.sync_folder(&self.folder).map_err(|e| fail(self, e))?;
-        let head = self.head(checkpoints, &log);
-        head.write(&*disk, &self.folder).map_err(|e| fail(self, e))?;
-        Ok((head, log))
+        Ok((self.head(checkpoints, &log), log))
     }
 
     /// Appends what is new to the log of tokens, or writes all to a new one.
