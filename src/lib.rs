@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod api;
 pub mod cli;
 pub mod compute;
 pub mod engine;
