@@ -10,7 +10,9 @@
 //! - [`compute`]: who executes the mathematics: the thread pool and the CPU operators.
 //! - [`model`]: the mathematics, once: configuration, weights, KDA, MLA, MoE, Attention Residuals, forward.
 //! - [`text`]: bytes <-> tokens <-> messages: BPE, chat rendering, the streaming parser of what a model says.
-//! - [`engine`]: turns requests into tokens: sampling, stopping, cancellation.
+//! - [`engine`]: turns requests into tokens: the queue, passes for many at once, sampling, stopping, cancellation.
+//! - [`api`]: how others reach it: OpenAI's HTTP interface over a Unix socket.
+//! - [`daemon`]: being a good service: configuration, the socket, readiness, watchdog, signals, logging.
 //! - [`cli`]: the client and the tools.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -18,6 +20,7 @@
 pub mod api;
 pub mod cli;
 pub mod compute;
+pub mod daemon;
 pub mod engine;
 pub mod gguf;
 pub mod model;

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Each room and those below it that it may use. A room that isn't here may not exist.
-const MAY_USE: [(&str, &[&str]); 6] = [
+const MAY_USE: [(&str, &[&str]); 8] = [
     ("gguf", &[]),
     ("compute", &[]),
     ("model", &["compute", "gguf"]),
     ("text", &["gguf"]),
-    ("engine", &["model"]),
+    ("engine", &["model", "text", "gguf"]),
+    ("api", &["engine", "text"]),
+    ("daemon", &["api", "engine", "text", "compute"]),
     ("cli", &["engine", "model", "text", "compute", "gguf"]),
 ];
 

@@ -50,7 +50,8 @@ impl Conversation {
             Some(Value::String(word)) if word == "required" => ToolChoice::Required,
             Some(Value::String(word)) if word == "none" => ToolChoice::None,
             Some(_) => {
-                let why = "tool_choice can be \"auto\", \"required\" or \"none\": no single tool can be forced";
+                let why =
+                    "tool_choice can be \"auto\", \"required\" or \"none\": no single tool can be forced";
                 return Err(ApiError::unsupported("tool_choice", why));
             }
         };
@@ -79,7 +80,10 @@ impl Conversation {
     fn chances(&self) -> Result<Option<usize>, ApiError> {
         let top = self.top_logprobs.unwrap_or(0);
         if top > MOST_CHANCES {
-            return Err(ApiError::parameter("top_logprobs", format!("top_logprobs is at most {MOST_CHANCES}")));
+            return Err(ApiError::parameter(
+                "top_logprobs",
+                format!("top_logprobs is at most {MOST_CHANCES}"),
+            ));
         }
         if top > 0 && self.logprobs != Some(true) {
             return Err(ApiError::parameter("top_logprobs", "top_logprobs needs \"logprobs\": true"));
@@ -217,9 +221,7 @@ impl Form for Turn {
 
 /// A token and its probability, as OpenAI has it.
 fn chance(chance: &TokenChance) -> Value {
-    let one = |bytes: &[u8], logprob: f32| {
-        json!({"token": String::from_utf8_lossy(bytes), "bytes": bytes, "logprob": logprob})
-    };
+    let one = |bytes: &[u8], logprob: f32| json!({"token": String::from_utf8_lossy(bytes), "bytes": bytes, "logprob": logprob});
     let mut value = one(&chance.bytes, chance.logprob);
     value["top_logprobs"] = chance.top.iter().map(|(bytes, logprob)| one(bytes, *logprob)).collect();
     value

@@ -59,7 +59,9 @@ impl Completion {
         match self.prompt {
             Given::Text(text) => Ok(Prompt::Text(text)),
             Given::Tokens(tokens) => Ok(Prompt::Tokens(tokens)),
-            Given::Texts(texts) => <[String; 1]>::try_from(texts).map(|[t]| Prompt::Text(t)).map_err(|_| one()),
+            Given::Texts(texts) => {
+                <[String; 1]>::try_from(texts).map(|[t]| Prompt::Text(t)).map_err(|_| one())
+            }
             Given::TokenLists(lists) => {
                 <[Vec<u32>; 1]>::try_from(lists).map(|[t]| Prompt::Tokens(t)).map_err(|_| one())
             }
@@ -116,8 +118,10 @@ impl Form for Text {
     }
 
     fn parts(&mut self, events: Vec<Event>, chances: Vec<TokenChance>) -> Vec<Value> {
-        let text: String =
-            events.into_iter().filter_map(|e| if let Event::Content(t) = e { Some(t) } else { None }).collect();
+        let text: String = events
+            .into_iter()
+            .filter_map(|e| if let Event::Content(t) = e { Some(t) } else { None })
+            .collect();
         self.text += &text;
         let part = choice(&text, self.chances.as_ref().map(|_| chances.as_slice()), None);
         if let Some(all) = &mut self.chances {

@@ -24,7 +24,8 @@ fn described(model: &ModelFile, state: &ModelState) -> Value {
         _ => "closed",
     };
     let changed = model.path.metadata().and_then(|m| m.modified()).ok();
-    let created = changed.and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok()).map_or(0, |t| t.as_secs());
+    let created =
+        changed.and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok()).map_or(0, |t| t.as_secs());
     json!({"id": model.name, "object": "model", "created": created, "owned_by": "kadence", "state": word})
 }
 

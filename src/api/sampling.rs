@@ -74,7 +74,10 @@ impl Common {
             [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)];
         for (name, value) in penalties {
             if value.is_some_and(|v| v != 0.0) {
-                return Err(ApiError::unsupported(name, format!("{name} isn't supported: use repeat_penalty")));
+                return Err(ApiError::unsupported(
+                    name,
+                    format!("{name} isn't supported: use repeat_penalty"),
+                ));
             }
         }
         if self.session.as_ref().is_some_and(|s| !s.is_null()) {
@@ -100,7 +103,12 @@ impl Common {
             ("temperature", s.temperature, (0.0..=100.0).contains(&s.temperature), "0 to 100"),
             ("top_p", s.top_p, s.top_p > 0.0 && s.top_p <= 1.0, "above 0, at most 1"),
             ("min_p", s.min_p, (0.0..=1.0).contains(&s.min_p), "0 to 1"),
-            ("repeat_penalty", s.repeat_penalty, s.repeat_penalty > 0.0 && s.repeat_penalty <= 100.0, "above 0"),
+            (
+                "repeat_penalty",
+                s.repeat_penalty,
+                s.repeat_penalty > 0.0 && s.repeat_penalty <= 100.0,
+                "above 0",
+            ),
         ];
         match checks.into_iter().find(|c| !c.2) {
             Some((name, value, _, range)) => {

@@ -95,6 +95,9 @@ impl Run {
 
     /// Whether it has ended, and how; to be asked between passes.
     pub(super) fn ended(&mut self, shared: &Shared, now: Instant, cut_off: bool) -> Option<Finish> {
+        if self.finish.is_some() {
+            return self.finish; // and who has read the end is free to go
+        }
         if self.listener.is_closed() {
             self.finish = Some(Finish::Cancelled);
         } else if self.listener.capacity() < ROOM {
@@ -107,7 +110,7 @@ impl Run {
             if cut_off && self.memory.is_none() {
                 self.say(Said::Failed(Refusal::Stopping));
                 self.finish = Some(Finish::Cancelled);
-            } else if cut_off && self.finish.is_none() {
+            } else if cut_off {
                 self.end(Finish::Cancelled);
             }
         }

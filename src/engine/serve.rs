@@ -271,11 +271,9 @@ impl Server {
         let name = &open.file.name;
         let tokens = tokens.and_then(|tokens| match tokens.len() < config.context {
             true => Ok(tokens),
-            false => Err(Refusal::TooLong {
-                name: name.clone(),
-                tokens: tokens.len(),
-                context: config.context,
-            }),
+            false => {
+                Err(Refusal::TooLong { name: name.clone(), tokens: tokens.len(), context: config.context })
+            }
         });
         match tokens {
             Err(why) => {
@@ -298,9 +296,14 @@ impl Server {
         let answers = wants.iter().filter(|w| w.2 && w.1 > 0).count();
         let room = PASS.saturating_sub(answers);
         let budget = if answers > 0 { self.piece.min(room) } else { room };
-        let prompts: Vec<_> = wants.iter().map(|&(user, n, answers)| (user, if answers { 0 } else { n })).collect();
+        let prompts: Vec<_> =
+            wants.iter().map(|&(user, n, answers)| (user, if answers { 0 } else { n })).collect();
         let reads = shares(&prompts, budget);
-        wants.iter().zip(reads).map(|(&(_, n, answers), read)| if answers { n.min(1) } else { read }).collect()
+        wants
+            .iter()
+            .zip(reads)
+            .map(|(&(_, n, answers), read)| if answers { n.min(1) } else { read })
+            .collect()
     }
 
     /// One pass over the weights, for all who can go on.

@@ -35,7 +35,9 @@ impl Speech {
         }
         if let Some(token) = tokens.iter().find(|&&t| t as usize >= self.vocabulary) {
             let size = self.vocabulary;
-            return Err(Refusal::Unreadable(format!("token {token} isn't in the vocabulary of {size} tokens")));
+            return Err(Refusal::Unreadable(format!(
+                "token {token} isn't in the vocabulary of {size} tokens"
+            )));
         }
         Ok(tokens)
     }
