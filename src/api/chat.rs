@@ -111,6 +111,7 @@ pub(super) async fn complete(
         prompt: Prompt::Chat(Box::new(chat)),
         limit: common.limit()?,
         sampling: common.sampling()?,
+        endless: common.ignore_eos.unwrap_or(false),
         stops: common.stops()?,
         logprobs,
     };

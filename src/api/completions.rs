@@ -88,6 +88,7 @@ pub(super) async fn complete(
         prompt: completion.prompt()?,
         limit: Some(common.limit()?.unwrap_or(USUAL_LIMIT)),
         sampling: common.sampling()?,
+        endless: common.ignore_eos.unwrap_or(false),
         stops: common.stops()?,
         logprobs,
     };

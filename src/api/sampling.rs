@@ -9,7 +9,8 @@ use crate::engine::Sampling;
 
 use super::ApiError;
 
-/// Parameters of both kinds of completions, by OpenAI's names; `top_k`, `min_p` and `repeat_penalty` are ours.
+/// Parameters of both kinds of completions, by OpenAI's names; `top_k`, `min_p`, `repeat_penalty` and `ignore_eos` are
+/// those of other local servers.
 #[derive(Debug, Deserialize)]
 pub(super) struct Common {
     pub(super) model: Option<String>,
@@ -22,6 +23,7 @@ pub(super) struct Common {
     #[serde(alias = "repetition_penalty")]
     repeat_penalty: Option<f32>,
     seed: Option<i64>,
+    pub(super) ignore_eos: Option<bool>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
     stop: Option<Stop>,

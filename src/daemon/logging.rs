@@ -1,5 +1,7 @@
 //! Where messages go: to the journal with fields, where it listens, else to the standard error output.
 
+use std::io::Write;
+
 use log::{LevelFilter, Log, Metadata, Record};
 use systemd_journal_logger::{JournalLog, connected_to_journal};
 
@@ -26,7 +28,9 @@ impl Log for Stderr {
 
     fn log(&self, record: &Record<'_>) {
         let level = record.level().as_str().to_lowercase();
-        eprintln!("kadenced: {level}: {}", record.args());
+        // In one piece: others write there too.
+        let line = format!("kadenced: {level}: {}\n", record.args());
+        let _ = std::io::stderr().write_all(line.as_bytes()); // nowhere is left to complain
     }
 
     fn flush(&self) {}

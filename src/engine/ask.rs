@@ -34,6 +34,8 @@ pub struct Ask {
     pub limit: Option<usize>,
     /// How to choose them.
     pub sampling: Sampling,
+    /// Whether the answer goes on when the model has said all it wants to say: for measuring.
+    pub endless: bool,
     /// Texts that end the answer, none empty. They are not part of it.
     pub stops: Vec<String>,
     /// Log-probabilities are wanted: of each token, and of so many of the most likely ones.

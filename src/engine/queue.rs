@@ -1,5 +1,6 @@
 //! Requests that wait for their turn.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::ask::{Ask, Listener, ModelFile, Refusal, Said};
@@ -25,6 +26,9 @@ impl Queued {
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: Vec<Queued>,
+    /// When each user had the last turn, in turns.
+    served: HashMap<u32, u64>,
+    turns: u64,
 }
 
 impl Queue {
@@ -39,10 +43,11 @@ impl Queue {
         before - self.waiting.len()
     }
 
-    /// Whose turn it is: of the users who have the fewest requests running, the oldest request.
+    /// Whose turn it is: of the users who have the fewest requests running, the one whose last turn is longest ago;
+    /// of that user's requests, the oldest.
     pub(super) fn next(&self, running: &[u32]) -> Option<usize> {
         let users: Vec<u32> = self.waiting.iter().map(|q| q.ask.user).collect();
-        fairest(&users, running)
+        fairest(&users, running, |user| self.served.get(&user).copied())
     }
 
     /// The model that a waiting request needs.
@@ -51,7 +56,10 @@ impl Queue {
     }
 
     pub(super) fn take(&mut self, index: usize) -> Queued {
-        self.waiting.remove(index)
+        let queued = self.waiting.remove(index);
+        self.turns += 1;
+        self.served.insert(queued.ask.user, self.turns);
+        queued
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Queued> {
@@ -63,8 +71,9 @@ impl Queue {
     }
 }
 
-fn fairest(waiting: &[u32], running: &[u32]) -> Option<usize> {
-    (0..waiting.len()).min_by_key(|&i| (running.iter().filter(|&&u| u == waiting[i]).count(), i))
+fn fairest(waiting: &[u32], running: &[u32], served: impl Fn(u32) -> Option<u64>) -> Option<usize> {
+    let active = |user: u32| running.iter().filter(|&&u| u == user).count();
+    (0..waiting.len()).min_by_key(|&i| (active(waiting[i]), served(waiting[i]), i))
 }
 
 /// Where a request's prompt becomes tokens: beside the model thread, since a long one takes its time.
@@ -100,10 +109,14 @@ mod tests {
 
     #[test]
     fn users_take_turns_and_then_the_oldest_goes_first() {
-        assert_eq!(fairest(&[1, 1, 2], &[]), Some(0));
-        assert_eq!(fairest(&[1, 1, 2], &[1]), Some(2));
-        assert_eq!(fairest(&[1, 2], &[1, 2]), Some(0));
-        assert_eq!(fairest(&[3, 2, 1], &[1, 2, 3, 3]), Some(1));
-        assert_eq!(fairest(&[], &[1]), None);
+        let next = |waiting: &[u32], running: &[u32]| fairest(waiting, running, |_| None);
+        assert_eq!(next(&[1, 1, 2], &[]), Some(0));
+        assert_eq!(next(&[1, 1, 2], &[1]), Some(2));
+        assert_eq!(next(&[1, 2], &[1, 2]), Some(0));
+        assert_eq!(next(&[3, 2, 1], &[1, 2, 3, 3]), Some(1));
+        assert_eq!(next(&[], &[1]), None);
+        let served = |user| [None, Some(7), Some(3)].get(user as usize).copied().flatten();
+        assert_eq!(fairest(&[1, 1, 2, 2], &[], served), Some(2));
+        assert_eq!(fairest(&[1, 2, 0], &[], served), Some(2));
     }
 }

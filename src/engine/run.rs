@@ -25,6 +25,7 @@ pub(super) struct Run {
     prompt: usize,
     memory: Option<Memory>,
     limit: usize,
+    endless: bool,
     /// Tokens generated.
     tokens: usize,
     /// Since when nobody reads the answer.
@@ -46,6 +47,7 @@ impl Run {
             prompt: 0,
             memory: None,
             limit: ask.limit.unwrap_or(usize::MAX),
+            endless: ask.endless,
             tokens: 0,
             unread_since: None,
             finish: None,
@@ -128,7 +130,7 @@ impl Run {
         self.tell(heard);
         if stopped {
             self.finish(Finish::Stop);
-        } else if stops.contains(&token) {
+        } else if !self.endless && stops.contains(&token) {
             self.end(Finish::Stop);
         } else if self.tokens >= self.limit {
             self.end(Finish::Length);
