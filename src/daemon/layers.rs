@@ -87,6 +87,7 @@ fn file(path: &Path) -> Result<Table, String> {
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         let message = e.message().split_whitespace().collect::<Vec<_>>().join(" ");
+        let message = ["usize", "u64"].iter().fold(message, |m, t| m.replace(t, "a whole number, 0 or more"));
         format!("{}:{line}:{column}: {message}", path.display())
     };
     toml::from_str::<Config>(&text).map_err(wrong)?;
