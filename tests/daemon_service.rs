@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 
 use daemon::{Daemon, Scratch, kadenced};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -169,4 +171,29 @@ async fn systemd_is_told_of_readiness_status_life_and_end() {
     daemon.signal("TERM");
     until("STOPPING=1");
     assert_eq!(daemon.ended().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn users_who_cant_be_told_apart_are_refused() {
+    // In a user namespace that knows nobody, everybody is the same unknown user.
+    let scratch = Scratch::new();
+    let socket = scratch.path("kadence.sock");
+    let model = daemon::model("k3-s-f16");
+    let can = Command::new("unshare").args(["--user", "true"]).output();
+    if !can.is_ok_and(|o| o.status.success()) {
+        eprintln!("daemon_service: SKIPPED: user namespaces can't be made here");
+        return;
+    }
+    let child = Command::new("unshare")
+        .args(["--user", env!("CARGO_BIN_EXE_kadenced"), "--model", &model, "--socket"])
+        .arg(&socket)
+        .spawn()
+        .unwrap();
+    let daemon = Daemon { child, socket, scratch };
+    daemon::wait(|| async { UnixStream::connect(&daemon.socket).await.is_ok() }).await;
+    let mut stream = UnixStream::connect(&daemon.socket).await.unwrap();
+    let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await; // it may be closed already
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await; // or reset
+    assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
 }
