@@ -184,10 +184,13 @@ async fn a_full_queue_is_an_error_at_once() {
         assert_eq!((status, &error["error"]["code"]), (503, &json!("busy")), "{error}");
         assert!(error["error"]["message"].as_str().unwrap().contains("try again"));
     }
+    // The reason reaches also who is still sending.
+    let (status, error) = daemon.post(CHAT, &chat(&"long ".repeat(1_000_000), 1)).await;
+    assert_eq!((status, &error["error"]["code"]), (503, &json!("busy")), "{error}");
     drop(stream);
     daemon.until(|s| s["requests"]["running"] == 0).await;
     daemon.answer(CHAT, &chat("a", 1)).await;
-    assert_eq!(daemon.status().await["totals"]["busy"], 5);
+    assert_eq!(daemon.status().await["totals"]["busy"], 6);
 
     let daemon = Daemon::start("[limits]\nper_user = 1").await;
     let _stream = occupied(&daemon).await;
@@ -251,7 +254,7 @@ async fn requests_that_cant_be_meant_are_refused_with_the_reason() {
             "text only",
         ),
         (chat(&"word ".repeat(5000), 1), 400, "context_length_exceeded", "4096"),
-        (chat(&"a".repeat(1 << 20), 1), 413, "request_too_large", "limits.body_mib"),
+        (chat(&"a".repeat(9 << 20), 1), 413, "request_too_large", "limits.body_mib"),
     ];
     for (request, status, code, says) in cases {
         let got = daemon.post(CHAT, &request).await;

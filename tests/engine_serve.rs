@@ -24,9 +24,8 @@ fn settings() -> Settings {
 }
 
 /// So many tokens of an answer to a prompt of so many tokens.
-fn ask(user: u32, prompt: usize, limit: usize) -> Ask {
+fn request(prompt: usize, limit: usize) -> Ask {
     Ask {
-        user,
         model: None,
         prompt: Prompt::Tokens((0..prompt as u32).map(|i| i * 7 % 300).collect()),
         limit: Some(limit),
@@ -35,6 +34,11 @@ fn ask(user: u32, prompt: usize, limit: usize) -> Ask {
         stops: Vec::new(),
         logprobs: None,
     }
+}
+
+/// Asked by a user.
+fn ask(engine: &Engine, user: u32, request: Ask) -> Result<Answer, Refusal> {
+    engine.ask(engine.place(user)?, request)
 }
 
 /// The whole answer, and how it ended.
@@ -71,8 +75,8 @@ async fn order(answers: Vec<(&'static str, Answer)>) -> Vec<&'static str> {
 #[tokio::test]
 async fn a_short_question_doesnt_wait_for_a_long_one() {
     let engine = Engine::start(settings()).unwrap();
-    let long = ("long", engine.ask(ask(1, 4000, 1)).unwrap());
-    let short = ("short", engine.ask(ask(1, 20, 3)).unwrap());
+    let long = ("long", ask(&engine, 1, request(4000, 1)).unwrap());
+    let short = ("short", ask(&engine, 1, request(20, 3)).unwrap());
     assert_eq!(order(vec![long, short]).await, ["short", "long"]);
 }
 
@@ -81,9 +85,9 @@ async fn users_take_turns() {
     let engine = Engine::start(Settings { parallel: 1, ..settings() }).unwrap();
     let mut answers = Vec::new();
     for name in ["a1", "a2", "a3"] {
-        answers.push((name, engine.ask(ask(1, 400, 5)).unwrap()));
+        answers.push((name, ask(&engine, 1, request(400, 5)).unwrap()));
     }
-    answers.push(("b1", engine.ask(ask(2, 400, 5)).unwrap()));
+    answers.push(("b1", ask(&engine, 2, request(400, 5)).unwrap()));
     assert_eq!(order(answers).await, ["a1", "b1", "a2", "a3"]);
 }
 
@@ -99,16 +103,16 @@ async fn the_answer_is_that_of_the_in_process_generator() {
     let mut generator = Generator::new(Forward::new(model, 2).unwrap());
     let mut decoder = kadence::text::Decoder::new(tokenizer, kadence::text::Markers::Hide);
     for (prompt, temperature) in [(3, 0.0), (700, 0.0), (40, 1.0)] {
-        let asked = ask(1, prompt, 50);
+        let asked = request(prompt, 50);
         let sampling = Sampling { temperature, seed: 9, ..Sampling::default() };
         let Prompt::Tokens(tokens) = &asked.prompt else { unreachable!("it is made of tokens") };
-        let request = Request { prompt: tokens, limit: 50, sampling, stops: &[] };
+        let whole = Request { prompt: tokens, limit: 50, sampling, stops: &[] };
         let mut want = String::new();
         let mut state = State::new(generator.forward().model().config(), kadence_quant::Format::F16);
-        generator.generate(&request, &mut state, &false.into(), |t| want += &decoder.push(t)).unwrap();
+        generator.generate(&whole, &mut state, &false.into(), |t| want += &decoder.push(t)).unwrap();
         want += &decoder.finish();
         let engine = Engine::start(settings.clone()).unwrap();
-        let (got, end) = heard(engine.ask(Ask { sampling, ..asked }).unwrap()).await;
+        let (got, end) = heard(ask(&engine, 1, Ask { sampling, ..asked }).unwrap()).await;
         assert_eq!(got, want);
         assert!(matches!(end, Said::Done(d) if d.finish == Finish::Length && d.tokens == 50), "{end:?}");
     }
@@ -117,15 +121,15 @@ async fn the_answer_is_that_of_the_in_process_generator() {
 #[tokio::test]
 async fn stopping_refuses_who_waits_and_cuts_off_who_runs() {
     let engine = Engine::start(Settings { parallel: 1, ..settings() }).unwrap();
-    let mut runs = engine.ask(ask(1, 10, 4000)).unwrap();
+    let mut runs = ask(&engine, 1, request(10, 4000)).unwrap();
     assert!(matches!(runs.next().await, Some(Said::Begun(_))));
-    let waits = engine.ask(ask(1, 10, 1)).unwrap();
+    let waits = ask(&engine, 1, request(10, 1)).unwrap();
     assert_eq!(engine.load(), (1, 1));
     engine.stop(Duration::ZERO);
     assert!(matches!(heard(waits).await.1, Said::Failed(Refusal::Stopping)));
     let (_, end) = heard(runs).await;
     assert!(matches!(end, Said::Done(d) if d.finish == Finish::Cancelled && d.tokens < 4000), "{end:?}");
-    assert!(matches!(engine.ask(ask(1, 1, 1)), Err(Refusal::Stopping)));
+    assert!(matches!(ask(&engine, 1, request(1, 1)), Err(Refusal::Stopping)));
     let mut model = engine.model();
     while model.changed().await.is_ok() {}
     assert!(!engine.alive(Duration::from_secs(60)), "the thread has ended");
@@ -135,7 +139,8 @@ async fn stopping_refuses_who_waits_and_cuts_off_who_runs() {
 async fn everything_is_given_back() {
     let engine = Engine::start(settings()).unwrap();
     for round in 0..20 {
-        let mut answers: Vec<Answer> = (0..10).map(|i| engine.ask(ask(i % 3, 30, 20)).unwrap()).collect();
+        let mut answers: Vec<Answer> =
+            (0..10).map(|i| ask(&engine, i % 3, request(30, 20)).unwrap()).collect();
         if round % 2 == 0 {
             answers[0].next().await;
             drop(answers); // some run, some wait
@@ -155,16 +160,16 @@ async fn everything_is_given_back() {
 #[tokio::test]
 async fn a_refusal_comes_before_anything_is_waited_for() {
     let engine = Engine::start(Settings { parallel: 1, queue: 1, per_user: 2, ..settings() }).unwrap();
-    let _runs = engine.ask(ask(1, 10, 4000)).unwrap();
-    let _waits = engine.ask(ask(1, 10, 1)).unwrap();
-    assert!(matches!(engine.ask(ask(1, 1, 1)).err(), Some(Refusal::Busy { waiting: 2 })));
-    let named = Ask { model: Some("x".into()), ..ask(1, 1, 1) };
-    assert!(matches!(engine.ask(named).err(), Some(Refusal::NoModel { .. })));
-    let answer = engine.ask(ask(2, 1, 1)).err();
+    let _runs = ask(&engine, 1, request(10, 4000)).unwrap();
+    let _waits = ask(&engine, 1, request(10, 1)).unwrap();
+    assert!(matches!(ask(&engine, 1, request(1, 1)).err(), Some(Refusal::Busy { waiting: 2 })));
+    let answer = ask(&engine, 2, request(1, 1)).err();
     assert!(matches!(answer, Some(Refusal::Busy { .. })));
     // Nothing of it was said late.
     let engine = Engine::start(settings()).unwrap();
-    let mut empty = engine.ask(ask(1, 0, 1)).unwrap();
+    let named = Ask { model: Some("x".into()), ..request(1, 1) };
+    assert!(matches!(ask(&engine, 2, named).err(), Some(Refusal::NoModel { .. })));
+    let mut empty = ask(&engine, 1, request(0, 1)).unwrap();
     assert!(matches!(empty.next().await, Some(Said::Failed(Refusal::Empty))));
     assert!(empty.next().now_or_never().is_none_or(|said| said.is_none()));
 }

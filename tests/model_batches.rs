@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kadence::gguf::Gguf;
-use kadence::model::{Chunk, Forward, Logits, Model, State};
+use kadence::model::{Chunk, Forward, Logits, Model, State, Window};
 use kadence_quant::Format;
 
 fn forward(name: &str, threads: usize) -> Forward {
@@ -50,6 +50,35 @@ fn any_chunk_size_gives_the_same_logits() {
             let difference = largest_difference(&got, &want);
             assert!(difference < 1e-4, "{name}, {step} at a time: {difference:e}");
         }
+    }
+}
+
+#[test]
+fn any_chunk_size_gives_the_same_logits_through_a_window() {
+    for name in MODELS {
+        let mut forward = forward(name, 2);
+        let tokens = tokens(600, 1);
+        let window = Some(Window { first: 64, last: 128 });
+        let run = |forward: &mut Forward, window, step| {
+            let mut state = fresh(forward).with_window(window);
+            let mut logits = Vec::new();
+            for tokens in tokens.chunks(step) {
+                logits.extend(feed(forward, &mut state, tokens, step));
+                let position = state.tokens();
+                state.rows_mut().forget_before(position);
+            }
+            assert_eq!(state.rows().lost(), None);
+            logits
+        };
+        let want = run(&mut forward, window, 1);
+        for step in [7, 64, 100, 512] {
+            let difference = largest_difference(&run(&mut forward, window, step), &want);
+            assert!(difference < 1e-4, "{name}, {step} at a time: {difference:e}");
+        }
+        // As long as the window shows everything, it makes no difference; behind that it does.
+        let whole = run(&mut forward, None, 100);
+        assert!(largest_difference(&whole[..256 * 400], &want[..256 * 400]) < 1e-4);
+        assert!(largest_difference(&whole[500 * 400..], &want[500 * 400..]) > 1e-3);
     }
 }
 

@@ -77,7 +77,7 @@ fn quantize_body<const FMA: bool>(x: &[f32], q: &mut [i16], scale: &mut [f32], s
 
 /// The nearest integer of a number between −2^22 and 2^22, of two equally near the even one.
 #[inline(always)]
-fn round(x: f32) -> i32 {
+pub(crate) fn round(x: f32) -> i32 {
     /// 1.5 * 2^23: adding it leaves the integer in the low bits.
     const MAGIC: f32 = 12_582_912.0;
     (x + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32

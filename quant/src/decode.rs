@@ -29,6 +29,7 @@ pub fn decode(format: Format, src: &[u8], dst: &mut [f32]) {
         Format::BF16 => {
             src.as_chunks().0.iter().zip(dst).for_each(|(b, y)| *y = bf16::from_le_bytes(*b).to_f32())
         }
+        Format::I8 => src.iter().zip(dst).for_each(|(b, y)| *y = f32::from(b.cast_signed())),
         Format::Q8_0 => blocks::<34, 32>(src, dst, q8_0),
         Format::Q4_0 => {
             blocks::<18, 32>(src, dst, |b, y| split(&b[2..], y, |n| half(b, 0) * (f32::from(n) - 8.0)))

@@ -7,7 +7,7 @@ use crate::{
     Format::{self, *},
     decode::E2M1_DOUBLED,
 };
-use half::{bf16, f16};
+use half::{bf16, f16, slice::HalfFloatSliceExt};
 use search::{Codes, Residual};
 
 /// True for the formats that [`encode`] can write: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K and
@@ -48,7 +48,7 @@ pub fn encode(format: Format, src: &[f32], dst: &mut [u8]) {
     assert_eq!(format.bytes(src.len()), Some(dst.len()), "{format}: bytes for {} elements", src.len());
     match format {
         F32 => floats(src, dst, f32::to_le_bytes),
-        F16 => floats(src, dst, |v| f16::from_f32(saturated(v, f16::MAX.to_f32())).to_le_bytes()),
+        F16 => f16_row(src, dst),
         BF16 => floats(src, dst, |v| bf16::from_f32(saturated(v, bf16::MAX.to_f32())).to_le_bytes()),
         Q8_0 => blocks(src, dst, 0, q8_0),
         Q4_0 => blocks(src, dst, 0, q4_0),
@@ -66,6 +66,18 @@ pub fn encode(format: Format, src: &[f32], dst: &mut [u8]) {
 fn floats<const B: usize>(src: &[f32], dst: &mut [u8], one: impl Fn(f32) -> [u8; B]) {
     for (v, b) in src.iter().zip(dst.as_chunks_mut().0) {
         *b = one(*v);
+    }
+}
+
+/// Half-precision values, converted many at a time where the processor can.
+fn f16_row(src: &[f32], dst: &mut [u8]) {
+    const TILE: usize = 64;
+    let (mut tile, mut halves) = ([0.0; TILE], [f16::ZERO; TILE]);
+    for (src, dst) in src.chunks(TILE).zip(dst.chunks_mut(2 * TILE)) {
+        let (tile, halves) = (&mut tile[..src.len()], &mut halves[..src.len()]);
+        src.iter().zip(&mut *tile).for_each(|(v, t)| *t = saturated(*v, f16::MAX.to_f32()));
+        halves.convert_from_f32_slice(tile);
+        halves.iter().zip(dst.as_chunks_mut().0).for_each(|(h, b)| *b = h.to_le_bytes());
     }
 }
 

@@ -28,6 +28,7 @@ pub enum Format {
     IQ3_S = 21,
     IQ2_S = 22,
     IQ4_XS = 23,
+    I8 = 24,
     IQ1_M = 29,
     BF16 = 30,
     TQ1_0 = 34,
@@ -41,10 +42,11 @@ pub enum Format {
 use Format::*;
 
 /// Format, name, elements and bytes of a block: the one table that everything else is derived from.
-const TABLE: [(Format, &str, usize, usize); 28] = [
+const TABLE: [(Format, &str, usize, usize); 29] = [
     (F32, "F32", 1, 4),
     (F16, "F16", 1, 2),
     (BF16, "BF16", 1, 2),
+    (I8, "I8", 1, 1),
     (Q8_0, "Q8_0", 32, 34),
     (Q4_0, "Q4_0", 32, 18),
     (Q4_1, "Q4_1", 32, 20),
@@ -118,9 +120,9 @@ impl Format {
         n.is_multiple_of(len).then(|| (n / len).checked_mul(bytes)).flatten()
     }
 
-    /// True for F32, F16 and BF16: each element stands alone and products use f32 activations as they are.
+    /// True for F32, F16, BF16 and I8: each element stands alone and products use f32 activations as they are.
     pub fn is_float(self) -> bool {
-        matches!(self, F32 | F16 | BF16)
+        matches!(self, F32 | F16 | BF16 | I8)
     }
 }
 

@@ -6,6 +6,7 @@
 //! - [`activation`]: activations, and their quantized form.
 //! - [`mod@product`]: what a product is, and the portable products, the reference for every other path.
 //! - `avx2`: the fast products: rows are unfolded to integers, and those multiplied.
+//! - [`state`]: codecs of stored session states, which are no GGUF formats.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -18,6 +19,7 @@ pub mod format;
 mod grids;
 pub mod product;
 mod simd;
+pub mod state;
 
 pub use decode::decode;
 pub use encode::{can_encode, encode};

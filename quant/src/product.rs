@@ -27,7 +27,7 @@ pub fn portable(format: Format) -> Product {
             }
         };
     }
-    of!(F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4 NVFP4 Q1_0 Q2_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ2_XXS IQ2_XS
+    of!(F32 F16 BF16 I8 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4 NVFP4 Q1_0 Q2_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ2_XXS IQ2_XS
         IQ2_S IQ3_XXS IQ3_S IQ1_S IQ1_M IQ4_XS TQ1_0 TQ2_0)
 }
 

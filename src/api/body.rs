@@ -4,24 +4,56 @@ use axum::body::Body;
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Body as _, Bytes};
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use serde_json::Value;
 
 use super::{ApiError, Limits};
 
+/// Bytes beyond the limit that are read and thrown away, before the connection is closed on the client: on a Unix socket
+/// a client that is still writing would get an error, and not the answer.
+const PATIENCE: usize = 64 << 20;
+
 /// All bytes of a body, if there aren't too many and they come in time.
-pub(super) async fn read(body: Body, limits: &Limits) -> Result<Bytes, ApiError> {
-    if body.size_hint().lower() > limits.body as u64 {
-        return Err(ApiError::large_body(limits.body));
-    }
-    let whole = Limited::new(body, limits.body).collect();
-    match tokio::time::timeout(limits.arrival, whole).await {
+pub(super) async fn read(body: Body, limits: &Limits) -> Result<Vec<u8>, ApiError> {
+    let mut bytes = Vec::new();
+    let mut large = body.size_hint().lower() > limits.body as u64;
+    let whole = take(body, limits.body + PATIENCE, |data| {
+        large |= bytes.len() + data.len() > limits.body;
+        if large {
+            bytes = Vec::new();
+        } else {
+            bytes.extend_from_slice(data);
+        }
+    });
+    let end = tokio::time::timeout(limits.arrival, whole).await;
+    match end {
+        _ if large => Err(ApiError::large_body(limits.body)),
         Err(_) => Err(ApiError::slow_body(limits.arrival.as_secs())),
-        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(ApiError::large_body(limits.body)),
         Ok(Err(_)) => Err(ApiError::broken_body()),
-        Ok(Ok(whole)) => Ok(whole.to_bytes()),
+        Ok(Ok(())) => Ok(bytes),
     }
+}
+
+/// Reads a body that isn't wanted, so that the client gets to read why.
+pub(super) async fn discard(body: Body, limits: &Limits) {
+    // Whether it came to its end matters no more.
+    let _ = tokio::time::timeout(limits.arrival, take(body, limits.body + PATIENCE, |_| {})).await;
+}
+
+/// Shows the data of a body, until it has ended or there was too much.
+async fn take(mut body: Body, most: usize, mut show: impl FnMut(&[u8])) -> Result<(), axum::Error> {
+    let mut seen = 0;
+    while let Some(frame) = body.frame().await {
+        if let Some(data) = frame?.data_ref() {
+            show(data);
+            seen += data.len();
+        }
+        if seen > most {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// An answer in JSON.

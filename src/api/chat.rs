@@ -12,7 +12,7 @@ use crate::text::{Arguments, Chat, Effort, Event, Message, Reply, ResponseFormat
 
 use super::sampling::{Common, MOST_CHANCES, random};
 use super::stream::{Form, send};
-use super::{ApiError, Context, Peer, body};
+use super::{ApiError, Context, Peer};
 
 /// What chat has beyond [`Common`].
 #[derive(Deserialize)]
@@ -98,7 +98,7 @@ pub(super) async fn complete(
     Extension(peer): Extension<Peer>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let bytes = body::read(body, &context.limits).await?;
+    let (place, bytes) = context.admit(peer, body).await?;
     let common: Common = serde_json::from_slice(&bytes).map_err(|e| ApiError::json(&e))?;
     let conversation: Conversation = serde_json::from_slice(&bytes).map_err(|e| ApiError::json(&e))?;
     drop(bytes);
@@ -106,7 +106,6 @@ pub(super) async fn complete(
     let logprobs = conversation.chances()?;
     let chat = conversation.chat(context.limits.effort)?;
     let ask = Ask {
-        user: peer.uid,
         model: common.model.clone(),
         prompt: Prompt::Chat(Box::new(chat)),
         limit: common.limit()?,
@@ -116,7 +115,7 @@ pub(super) async fn complete(
         logprobs,
     };
     let form = Turn { reply: Reply::default(), call: random(), chances: logprobs.map(|_| Vec::new()) };
-    send(context.engine.ask(ask)?, form, common.delivery()).await
+    send(context.engine.ask(place, ask)?, form, common.delivery()).await
 }
 
 /// What the model says in its turn.

@@ -12,7 +12,7 @@ use crate::text::Event;
 
 use super::sampling::{Common, MOST_CHANCES};
 use super::stream::{Form, send};
-use super::{ApiError, Context, Peer, body};
+use super::{ApiError, Context, Peer};
 
 /// Tokens of an answer where the request doesn't say; OpenAI's number.
 const USUAL_LIMIT: usize = 16;
@@ -75,7 +75,7 @@ pub(super) async fn complete(
     Extension(peer): Extension<Peer>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let bytes = body::read(body, &context.limits).await?;
+    let (place, bytes) = context.admit(peer, body).await?;
     let common: Common = serde_json::from_slice(&bytes).map_err(|e| ApiError::json(&e))?;
     let completion: Completion = serde_json::from_slice(&bytes).map_err(|e| ApiError::json(&e))?;
     drop(bytes);
@@ -83,7 +83,6 @@ pub(super) async fn complete(
     completion.check()?;
     let logprobs = completion.logprobs;
     let ask = Ask {
-        user: peer.uid,
         model: common.model.clone(),
         prompt: completion.prompt()?,
         limit: Some(common.limit()?.unwrap_or(USUAL_LIMIT)),
@@ -93,7 +92,7 @@ pub(super) async fn complete(
         logprobs,
     };
     let form = Text { text: String::new(), chances: logprobs.map(|_| Vec::new()) };
-    send(context.engine.ask(ask)?, form, common.delivery()).await
+    send(context.engine.ask(place, ask)?, form, common.delivery()).await
 }
 
 /// The text so far.

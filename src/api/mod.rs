@@ -15,13 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::ORIGIN;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Place};
 use crate::text::Effort;
 
 pub use connections::Connections;
@@ -45,6 +46,20 @@ pub struct Limits {
 struct Context {
     engine: Engine,
     limits: Arc<Limits>,
+}
+
+impl Context {
+    /// A place in the engine, and the body of the request. The place comes first, so that nobody can make the service
+    /// hold more bodies than requests.
+    async fn admit(&self, peer: Peer, body: Body) -> Result<(Place, Vec<u8>), ApiError> {
+        match self.engine.place(peer.uid) {
+            Ok(place) => Ok((place, body::read(body, &self.limits).await?)),
+            Err(why) => {
+                body::discard(body, &self.limits).await;
+                Err(why.into())
+            }
+        }
+    }
 }
 
 /// Who is at the other end of a connection.

@@ -105,6 +105,7 @@ struct Part {
     tokens: Range<usize>,
     heads: Range<usize>,
     split: usize,
+    /// Of the visible rows, counted one after the other.
     rows: Range<usize>,
 }
 
@@ -119,7 +120,7 @@ pub fn attend(pool: &Pool, shape: Shape, sequences: &[Sequence<'_>], queries: &[
     let mut parts = Vec::new();
     let mut plan = Vec::new();
     for (sequence, s) in sequences.iter().enumerate() {
-        let rows = s.position + s.tokens.len();
+        let rows: usize = s.visible.iter().map(Range::len).sum();
         let splits = wanted.min(rows.div_ceil(SPLIT_ROWS)).max(1);
         let step = rows.div_ceil(splits).next_multiple_of(ROW_TILE);
         let splits = rows.div_ceil(step);
@@ -185,8 +186,11 @@ impl Block {
         let mut rows = vec![0f32; ROW_TILE * width];
         let mut scores = vec![0f32; m * ROW_TILE];
         let end = sequence.position + (part.tokens.end - sequence.tokens.start);
+        let mut before = 0; // visible rows in the ranges before
         for visible in sequence.visible {
-            let range = visible.start.max(part.rows.start)..visible.end.min(part.rows.end).min(end);
+            let place = |row: usize| visible.start + row.saturating_sub(before).min(visible.len());
+            let range = place(part.rows.start)..place(part.rows.end).min(end);
+            before += visible.len();
             for start in range.clone().step_by(ROW_TILE) {
                 let n = ROW_TILE.min(range.end - start);
                 let rows = &mut rows[..n * width];

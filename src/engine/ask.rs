@@ -24,8 +24,6 @@ pub enum Prompt {
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// Whose it is. Users share the engine fairly.
-    pub user: u32,
     /// The model's name; without it, the default.
     pub model: Option<String>,
     /// What is to be continued.

@@ -132,13 +132,18 @@ impl Shared {
     }
 }
 
-/// A place in the engine, given back when dropped.
-pub(super) struct Place {
+/// A place in the engine for one request, given back when dropped.
+pub struct Place {
     shared: Arc<Shared>,
     user: u32,
 }
 
 impl Place {
+    /// Whose request it is for.
+    pub(super) fn user(&self) -> u32 {
+        self.user
+    }
+
     fn take(shared: &Arc<Shared>, user: u32) -> Result<Place, Refusal> {
         let settings = &shared.settings;
         let mut gate = shared.gate();
@@ -213,13 +218,21 @@ impl Engine {
         Ok(Engine { shared, inbox, model })
     }
 
-    /// Asks. The answer comes in pieces; a request that can't even wait is refused at once.
+    /// A place for a request of this user: to be had before anything is spent on the request. Who can't even wait is
+    /// refused at once.
     ///
     /// # Errors
-    /// [`Refusal::Busy`], [`Refusal::UserBusy`], [`Refusal::Stopping`], [`Refusal::NoModel`], [`Refusal::Engine`].
-    pub fn ask(&self, ask: Ask) -> Result<Answer, Refusal> {
+    /// [`Refusal::Busy`], [`Refusal::UserBusy`], [`Refusal::Stopping`].
+    pub fn place(&self, user: u32) -> Result<Place, Refusal> {
+        Place::take(&self.shared, user)
+    }
+
+    /// Asks. The answer comes in pieces.
+    ///
+    /// # Errors
+    /// [`Refusal::NoModel`], [`Refusal::Engine`].
+    pub fn ask(&self, place: Place, ask: Ask) -> Result<Answer, Refusal> {
         let model = self.model_named(ask.model.as_deref())?.clone();
-        let place = Place::take(&self.shared, ask.user)?;
         let (listener, said): (Listener, _) = tokio::sync::mpsc::channel(UNREAD);
         let queued = Box::new(Queued { ask, model, listener, place });
         self.inbox.send(Message::Ask(queued)).map_err(|_| Refusal::Engine)?;

@@ -20,7 +20,7 @@ mod stops;
 pub use ask::{Answer, Ask, Begun, Done, ModelFile, Prompt, Refusal, Said, TokenChance};
 pub use boxed::{BOXED_MODEL, boxed_model};
 pub use generate::{Finish, Generation, Generator, Request};
-pub use handle::{Counters, Engine, ModelState, Settings};
+pub use handle::{Counters, Engine, ModelState, Place, Settings};
 pub use sample::{Sampler, Sampling};
 
 /// Tokens of a pass when a prompt is read: enough that each weight is read from memory once for many tokens, few enough

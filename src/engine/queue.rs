@@ -18,7 +18,9 @@ pub(super) struct Queued {
 impl Queued {
     /// Tells why there is no answer.
     pub(super) fn refuse(self, why: Refusal) {
-        let _ = self.listener.try_send(Said::Failed(why)); // nobody may be listening any more
+        let Queued { place, listener, .. } = self;
+        drop(place); // before the client knows, and asks again
+        let _ = listener.try_send(Said::Failed(why)); // nobody may be listening any more
     }
 }
 
@@ -46,7 +48,7 @@ impl Queue {
     /// Whose turn it is: of the users who have the fewest requests running, the one whose last turn is longest ago;
     /// of that user's requests, the oldest.
     pub(super) fn next(&self, running: &[u32]) -> Option<usize> {
-        let users: Vec<u32> = self.waiting.iter().map(|q| q.ask.user).collect();
+        let users: Vec<u32> = self.waiting.iter().map(|q| q.place.user()).collect();
         fairest(&users, running, |user| self.served.get(&user).copied())
     }
 
@@ -58,7 +60,7 @@ impl Queue {
     pub(super) fn take(&mut self, index: usize) -> Queued {
         let queued = self.waiting.remove(index);
         self.turns += 1;
-        self.served.insert(queued.ask.user, self.turns);
+        self.served.insert(queued.place.user(), self.turns);
         queued
     }
 

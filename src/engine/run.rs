@@ -18,7 +18,8 @@ pub(super) struct Run {
     pub(super) number: u64,
     pub(super) user: u32,
     listener: Listener,
-    _place: Place,
+    /// Given back before the client learns of the end, so that its next request finds it free.
+    place: Option<Place>,
     sampler: Sampler,
     voice: Voice,
     /// Tokens of the prompt, once they are known.
@@ -39,9 +40,9 @@ impl Run {
         let Queued { ask, listener, place, .. } = queued;
         let run = Run {
             number,
-            user: ask.user,
+            user: place.user(),
             listener,
-            _place: place,
+            place: Some(place),
             sampler: Sampler::new(ask.sampling),
             voice: speech.voice(&ask.prompt, ask.stops, ask.logprobs),
             prompt: 0,
@@ -66,7 +67,9 @@ impl Run {
     }
 
     /// Tells why there is no answer, or no more of it.
-    pub(super) fn fail(self, why: Refusal) {
+    pub(super) fn fail(mut self, why: Refusal, shared: &Shared) {
+        self.place = None;
+        count(&shared.counters.failed, 1);
         self.say(Said::Failed(why));
     }
 
@@ -95,28 +98,28 @@ impl Run {
         self.memory.as_ref().map_or(0, Memory::bytes)
     }
 
-    /// Whether it has ended, and how; to be asked between passes.
-    pub(super) fn ended(&mut self, shared: &Shared, now: Instant, cut_off: bool) -> Option<Finish> {
+    /// Whether it has ended; to be asked between passes.
+    pub(super) fn ended(&mut self, shared: &Shared, now: Instant, cut_off: bool) -> bool {
         if self.finish.is_some() {
-            return self.finish; // and who has read the end is free to go
+            return true;
         }
         if self.listener.is_closed() {
-            self.finish = Some(Finish::Cancelled);
+            self.finish(Finish::Cancelled, shared);
         } else if self.listener.capacity() < ROOM {
             let since = *self.unread_since.get_or_insert(now);
             if cut_off || now - since > shared.settings.patience {
-                self.finish = Some(Finish::Cancelled);
+                self.finish(Finish::Cancelled, shared);
             }
         } else {
             self.unread_since = None;
             if cut_off && self.memory.is_none() {
                 self.say(Said::Failed(Refusal::Stopping));
-                self.finish = Some(Finish::Cancelled);
+                self.finish(Finish::Cancelled, shared);
             } else if cut_off {
-                self.end(Finish::Cancelled);
+                self.end(Finish::Cancelled, shared);
             }
         }
-        self.finish
+        self.finish.is_some()
     }
 
     /// Chooses the next token by the logits after all that was read.
@@ -129,27 +132,31 @@ impl Run {
         let stopped = heard.stopped;
         self.tell(heard);
         if stopped {
-            self.finish(Finish::Stop);
+            self.finish(Finish::Stop, shared);
         } else if !self.endless && stops.contains(&token) {
-            self.end(Finish::Stop);
+            self.end(Finish::Stop, shared);
         } else if self.tokens >= self.limit {
-            self.end(Finish::Length);
+            self.end(Finish::Length, shared);
         } else if let Some(memory) = &mut self.memory {
             memory.push(&[token]);
         }
     }
 
     /// Ends the answer with what was held back.
-    fn end(&mut self, finish: Finish) {
+    fn end(&mut self, finish: Finish, shared: &Shared) {
         let heard = self.voice.finish();
         let finish = if heard.stopped { Finish::Stop } else { finish };
         self.tell(heard);
-        self.finish(finish);
+        self.finish(finish, shared);
     }
 
-    fn finish(&mut self, finish: Finish) {
-        self.say(Said::Done(Done { finish, tokens: self.tokens }));
+    fn finish(&mut self, finish: Finish, shared: &Shared) {
+        self.place = None;
+        let cancelled = finish == Finish::Cancelled;
+        count(if cancelled { &shared.counters.cancelled } else { &shared.counters.finished }, 1);
+        log::debug!("request {}: {}", self.number, finish.name());
         self.finish = Some(finish);
+        self.say(Said::Done(Done { finish, tokens: self.tokens }));
     }
 
     fn tell(&self, heard: Heard) {

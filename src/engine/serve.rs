@@ -12,7 +12,6 @@ use crate::model::{Chunk, Forward, Logits, Model};
 
 use super::PASS;
 use super::ask::{ModelFile, Refusal};
-use super::generate::Finish;
 use super::handle::{Message, ModelState, Shared, count};
 use super::memory::Memory;
 use super::queue::{Queue, Queued, prepare};
@@ -176,14 +175,7 @@ impl Server {
         let (shared, now) = (&self.shared, Instant::now());
         let cut_off = self.stop.is_some_and(|stop| stop <= now);
         count(&shared.counters.cancelled, self.queue.sweep());
-        self.runs.retain_mut(|run| {
-            let Some(finish) = run.ended(shared, now, cut_off) else { return true };
-            let cancelled = finish == Finish::Cancelled;
-            let counters = &shared.counters;
-            count(if cancelled { &counters.cancelled } else { &counters.finished }, 1);
-            log::debug!("request {}: {}", run.number, finish.name());
-            false
-        });
+        self.runs.retain_mut(|run| !run.ended(shared, now, cut_off));
         shared.running.store(self.runs.len() as u64, Ordering::Relaxed);
         let bytes: usize = self.runs.iter().map(Run::state_bytes).sum();
         shared.state_bytes.store(bytes as u64, Ordering::Relaxed);
@@ -253,7 +245,7 @@ impl Server {
     fn start(&mut self, queued: Queued, speech: Arc<Speech>) {
         self.number += 1;
         let number = self.number;
-        log::info!("request {number}: user {}, model {}", queued.ask.user, queued.model.name);
+        log::info!("request {number}: user {}, model {}", queued.place.user(), queued.model.name);
         let (run, prompt) = Run::new(number, queued, &speech);
         self.runs.push(run);
         self.shared.running.store(self.runs.len() as u64, Ordering::Relaxed);
@@ -277,8 +269,7 @@ impl Server {
         });
         match tokens {
             Err(why) => {
-                count(&self.shared.counters.failed, 1);
-                self.runs.remove(index).fail(why);
+                self.runs.remove(index).fail(why, &self.shared);
             }
             Ok(tokens) => {
                 let mut memory = Memory::new(config);
@@ -330,8 +321,7 @@ impl Server {
             Err(why) => {
                 let failed = Refusal::ModelFailed { name: open.file.name.clone(), why: why.to_string() };
                 log::error!("{failed}");
-                count(&self.shared.counters.failed, self.runs.len());
-                self.runs.drain(..).for_each(|run| run.fail(failed.clone()));
+                self.runs.drain(..).for_each(|run| run.fail(failed.clone(), &self.shared));
                 self.close("it failed");
                 return;
             }

@@ -356,18 +356,20 @@ impl Pass<'_, '_> {
         );
         let mut at = 0;
         let sources: Vec<_> = self.chunks.iter().map(|c| c.state.rows.layer(index)).collect();
-        let visible: Vec<_> = self.chunks.iter().map(|c| 0..c.state.tokens() + c.tokens.len()).collect();
-        let sequences: Vec<Sequence<'_>> = self
-            .chunks
+        let mut pieces = Vec::new();
+        for (chunk, source) in self.chunks.iter().zip(&sources) {
+            let position = chunk.state.tokens();
+            for (piece, visible) in chunk.state.rows.visible(position, chunk.tokens.len()) {
+                let tokens = at + piece.start - position..at + piece.end - position;
+                pieces.push((source, piece.start, tokens, visible));
+            }
+            at += chunk.tokens.len();
+        }
+        let sequences: Vec<Sequence<'_>> = pieces
             .iter()
-            .zip(&sources)
-            .zip(&visible)
-            .map(|((c, source), visible)| {
-                let first = at;
-                at += c.tokens.len();
-                let rows: &dyn RowSource = source;
-                let visible = std::slice::from_ref(visible);
-                Sequence { rows, visible, position: c.state.tokens(), tokens: first..at }
+            .map(|(source, position, tokens, visible)| {
+                let rows: &dyn RowSource = *source;
+                Sequence { rows, visible, position: *position, tokens: tokens.clone() }
             })
             .collect();
         let width = Shape { heads: config.heads, width: row, latent: config.latent };

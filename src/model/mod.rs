@@ -5,10 +5,12 @@ mod config;
 mod error;
 mod forward;
 mod route;
+mod rows;
 mod state;
 mod weights;
 
 pub use config::{Architecture, Config, Decay, Experts, Mixer, Situ};
 pub use error::Error;
 pub use forward::{Chunk, Forward, Logits, Model, Observer};
-pub use state::State;
+pub use rows::{ROW_BLOCK, Rows, StoredRows, Window};
+pub use state::{KdaState, State};

@@ -1,16 +1,12 @@
 //! What a session remembers between tokens: KDA states, convolution windows and MLA rows.
 //! Sizes are in `shared/spec/k3.md`, section 7.
 
-use std::ops::Range;
+use std::sync::Arc;
 
-use kadence_quant::{Format, decode, encode};
-
-use crate::compute::RowSource;
+use kadence_quant::Format;
 
 use super::config::{Config, Mixer};
-
-/// Tokens of a block of rows.
-pub const ROW_BLOCK: usize = 64;
+use super::rows::{ROW_BLOCK, Rows, StoredRows, Window};
 
 /// The memory of one KDA layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,62 +15,6 @@ pub struct KdaState {
     pub s: Vec<f32>,
     /// The last inputs of the short convolutions: `q, k, v x (taps - 1) x width`, oldest first.
     pub window: [Vec<f32>; 3],
-}
-
-/// The rows of all MLA layers, in blocks of [`ROW_BLOCK`] tokens that never move.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rows {
-    format: Format,
-    width: usize,
-    layers: usize,
-    /// Each `layers x ROW_BLOCK` rows.
-    blocks: Vec<Box<[u8]>>,
-}
-
-impl Rows {
-    fn row_bytes(&self) -> usize {
-        self.format.bytes(self.width).expect("checked when the rows were made")
-    }
-
-    /// Stores `rows` (of `width` elements each) of one layer for the tokens from `position` on.
-    pub fn write(&mut self, layer: usize, position: usize, rows: &[f32]) {
-        let size = self.row_bytes();
-        for (i, row) in rows.chunks_exact(self.width).enumerate() {
-            let (block, place) = ((position + i) / ROW_BLOCK, (position + i) % ROW_BLOCK);
-            while self.blocks.len() <= block {
-                self.blocks.push(vec![0; self.layers * ROW_BLOCK * size].into_boxed_slice());
-            }
-            let start = (layer * ROW_BLOCK + place) * size;
-            encode(self.format, row, &mut self.blocks[block][start..start + size]);
-        }
-    }
-
-    /// The rows of one layer, for attention to read.
-    pub fn layer(&self, layer: usize) -> LayerRows<'_> {
-        LayerRows { rows: self, layer }
-    }
-}
-
-/// The rows of one layer.
-#[derive(Clone, Copy)]
-pub struct LayerRows<'a> {
-    rows: &'a Rows,
-    layer: usize,
-}
-
-impl RowSource for LayerRows<'_> {
-    fn decode(&self, range: Range<usize>, out: &mut [f32]) {
-        let (size, width) = (self.rows.row_bytes(), self.rows.width);
-        let mut at = range.start;
-        while at < range.end {
-            let place = at % ROW_BLOCK;
-            let count = (ROW_BLOCK - place).min(range.end - at);
-            let start = (self.layer * ROW_BLOCK + place) * size;
-            let bytes = &self.rows.blocks[at / ROW_BLOCK][start..start + count * size];
-            decode(self.rows.format, bytes, &mut out[(at - range.start) * width..][..count * width]);
-            at += count;
-        }
-    }
 }
 
 /// The memory of a session.
@@ -103,8 +43,24 @@ impl State {
         State {
             tokens: 0,
             kda: vec![kda; count(Mixer::Kda)],
-            rows: Rows { format: rows, width: config.row(), layers: count(Mixer::Mla), blocks: Vec::new() },
+            rows: Rows::new(rows, config.row(), count(Mixer::Mla)),
         }
+    }
+
+    /// The same, looking back only through a window.
+    #[must_use]
+    pub fn with_window(mut self, window: Option<Window>) -> State {
+        self.rows.set_window(window);
+        self
+    }
+
+    /// Puts a new state to where another one was at `tokens` tokens: `kda` fills in what the KDA layers remember,
+    /// `blocks` are the whole blocks of rows before that token (none where the window hides them), and `part` is
+    /// what [`Rows::take_part`] gave for the rest. False, and the state is of no use, if these don't fit together.
+    pub fn resume(&mut self, tokens: usize, blocks: Vec<Option<Arc<dyn StoredRows>>>, part: &[u8]) -> bool {
+        let fits = blocks.len() == tokens / ROW_BLOCK;
+        self.tokens = tokens;
+        fits && self.rows.restore(blocks, tokens % ROW_BLOCK, part)
     }
 
     /// The formats in which rows of this model can be kept.
@@ -118,6 +74,26 @@ impl State {
         self.tokens
     }
 
+    /// What the KDA layers remember, layer by layer.
+    pub fn kda(&self) -> &[KdaState] {
+        &self.kda
+    }
+
+    /// The same, to be filled in.
+    pub fn kda_mut(&mut self) -> &mut [KdaState] {
+        &mut self.kda
+    }
+
+    /// What the MLA layers look back at.
+    pub fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    /// The same, to be put elsewhere.
+    pub fn rows_mut(&mut self) -> &mut Rows {
+        &mut self.rows
+    }
+
     /// Counts tokens that every layer has read.
     pub(super) fn advance(&mut self, tokens: usize) {
         self.tokens += tokens;
@@ -127,6 +103,6 @@ impl State {
     pub fn bytes(&self) -> usize {
         let kda: usize =
             self.kda.iter().map(|k| k.s.len() + k.window.iter().map(Vec::len).sum::<usize>()).sum();
-        kda * size_of::<f32>() + self.rows.blocks.iter().map(|b| b.len()).sum::<usize>()
+        kda * size_of::<f32>() + self.rows.bytes()
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn group(format: Format) -> Option<usize> {
         Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | IQ4_NL | MXFP4 | Q1_0 | Q2_0 => Some(SMALL),
         Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ1_S | IQ1_M
         | IQ4_XS | TQ1_0 | TQ2_0 => Some(SUPER),
-        F32 | F16 | BF16 | NVFP4 => None,
+        F32 | F16 | BF16 | I8 | NVFP4 => None,
     }
 }
 
@@ -76,7 +76,7 @@ macro_rules! by_format {
             Format::IQ4_XS => $do!(large 136, iq4_xs),
             Format::TQ1_0 => $do!(large 54, tq1_0),
             Format::TQ2_0 => $do!(large 66, tq2_0),
-            Format::F32 | Format::F16 | Format::BF16 | Format::NVFP4 => unreachable!("no integer form"),
+            Format::F32 | Format::F16 | Format::BF16 | Format::I8 | Format::NVFP4 => unreachable!("no integer form"),
         }
     };
 }
