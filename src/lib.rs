@@ -9,6 +9,7 @@
 //! - [`gguf`]: the container: mapped files, shards, typed metadata, the tensor table, the writer.
 //! - [`compute`]: who executes the mathematics: the thread pool and the CPU operators.
 //! - [`model`]: the mathematics, once: configuration, weights, KDA, MLA, MoE, Attention Residuals, forward.
+//! - [`session`]: what a conversation remembers: live state, checkpoints, files, the store.
 //! - [`text`]: bytes <-> tokens <-> messages: BPE, chat rendering, the streaming parser of what a model says.
 //! - [`engine`]: turns requests into tokens: the queue, passes for many at once, sampling, stopping, cancellation.
 //! - [`api`]: how others reach it: OpenAI's HTTP interface over a Unix socket.
@@ -24,4 +25,5 @@ pub mod daemon;
 pub mod engine;
 pub mod gguf;
 pub mod model;
+pub mod session;
 pub mod text;

@@ -3,15 +3,16 @@
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use serde_json::json;
 
-use crate::engine::{Generation, Generator, Request, Sampling};
+use crate::engine::{Generation, Generator, Request, Unsaved};
 use crate::gguf::Gguf;
 use crate::text::{Chat, Decoder, Event, Markers, Message, Parser, Role, Special, Template, Tokenizer};
 
-use super::{Failure, memory, open};
+use super::sampling::SamplingArgs;
+use super::{Failure, interrupt, memory, open};
 
 /// Generate text from a prompt
 #[derive(clap::Args)]
@@ -38,53 +39,6 @@ pub struct Args {
     json: bool,
 }
 
-/// How tokens are chosen.
-#[derive(clap::Args)]
-struct SamplingArgs {
-    /// 0 always takes the most likely token; higher is more varied
-    #[arg(long, value_name = "X", default_value_t = Sampling::default().temperature)]
-    temp: f32,
-    /// Choose among the K most likely tokens (0: all)
-    #[arg(long, value_name = "K", default_value_t = Sampling::default().top_k)]
-    top_k: usize,
-    /// Choose among the most likely tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = Sampling::default().top_p)]
-    top_p: f32,
-    /// Choose among tokens at least this likely, compared with the most likely
-    #[arg(long, value_name = "P", default_value_t = Sampling::default().min_p)]
-    min_p: f32,
-    /// Make the last 64 tokens less likely (1: don't)
-    #[arg(long, value_name = "X", default_value_t = Sampling::default().repeat_penalty)]
-    repeat_penalty: f32,
-    /// The same seed gives the same text [default: another one each time]
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-}
-
-impl SamplingArgs {
-    fn sampling(&self) -> Result<Sampling, Failure> {
-        let checks = [
-            ("--temp", self.temp, self.temp >= 0.0),
-            ("--top-p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0),
-            ("--min-p", self.min_p, (0.0..=1.0).contains(&self.min_p)),
-            ("--repeat-penalty", self.repeat_penalty, self.repeat_penalty > 0.0),
-        ];
-        if let Some((flag, value, _)) = checks.iter().find(|c| !c.2 || !c.1.is_finite()) {
-            return Err(Failure::usage(format!("{flag} can't be {value}; see kadence generate --help")));
-        }
-        let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        Ok(Sampling {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty,
-            // Small enough to be read and typed again.
-            seed: self.seed.unwrap_or_else(|| clock.map_or(0, |t| u64::from(t.subsec_nanos()))),
-        })
-    }
-}
-
 /// Turns tokens into what is shown.
 enum Shown {
     Raw(Decoder),
@@ -107,7 +61,8 @@ impl Shown {
     }
 }
 
-fn content(events: Vec<Event>) -> String {
+/// What of the events is the answer itself.
+pub fn content(events: Vec<Event>) -> String {
     events.into_iter().filter_map(|e| if let Event::Content(text) = e { Some(text) } else { None }).collect()
 }
 
@@ -139,8 +94,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let path = open::path(args.model.as_deref())?;
     let forward = open::forward(&path, args.threads.map(usize::from))?;
     let (tokens, mut shown, tokenizer) = prompt(args, forward.model().file(), &text)?;
-    let cancel = cancelled_by_interrupt()?;
-    let mut state = open::state(&forward);
+    let cancel = interrupt::cancel()?;
+    let mut conversation = Unsaved::new(open::state(&forward));
     let mut generator = Generator::new(forward);
     let request = Request { prompt: &tokens, limit: args.number, sampling, stops: tokenizer.stops() };
     let mut answer = String::new();
@@ -154,7 +109,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
             }
         }
     };
-    let done = generator.generate(&request, &mut state, &cancel, |token| show(shown.push(token), out));
+    let done = generator.generate(&request, &mut conversation, &cancel, |token| show(shown.push(token), out));
     let done = done.map_err(|e| Failure::in_file(&path, &e))?;
     show(shown.finish(), out);
     written?;
@@ -167,17 +122,6 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
         eprintln!("{}", summary(&done, sampling.seed));
     }
     Ok(())
-}
-
-/// A flag that Ctrl-C (or a polite kill) raises; a second one ends the process at once.
-fn cancelled_by_interrupt() -> Result<Arc<AtomicBool>, Failure> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_default(signal, flag.clone())?;
-        signal_hook::flag::register(signal, flag.clone())?;
-    }
-    Ok(flag)
 }
 
 fn rate(tokens: usize, time: std::time::Duration) -> f64 {

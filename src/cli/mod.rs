@@ -1,11 +1,16 @@
 //! The client and the tools: what `kadence` understands, and the commands.
 
 mod bench;
+mod chat;
+mod drift;
 mod generate;
 mod info;
+mod interrupt;
 mod logits;
 mod memory;
 mod open;
+mod sampling;
+mod sessions;
 mod tokenize;
 
 use std::io::Write;
@@ -24,11 +29,14 @@ struct Cli {
 
 #[derive(clap::Subcommand)]
 enum Command {
+    Chat(chat::Args),
+    Session(sessions::Args),
     Generate(generate::Args),
     Tokenize(tokenize::Args),
     Info(info::Args),
     Logits(logits::Args),
     Bench(bench::Args),
+    Drift(drift::Args),
 }
 
 /// Why a command failed: one line, what and what to do.
@@ -68,11 +76,14 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = std::io::stdout().lock();
     let result = match &cli.command {
+        Command::Chat(args) => chat::run(args, &mut out),
+        Command::Session(args) => sessions::run(args, &mut out),
         Command::Generate(args) => generate::run(args, &mut out),
         Command::Tokenize(args) => tokenize::run(args, &mut out),
         Command::Info(args) => info::run(args, &mut out),
         Command::Logits(args) => logits::run(args),
         Command::Bench(args) => bench::run(args, &mut out),
+        Command::Drift(args) => drift::run(args, &mut out),
     };
     match result.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,

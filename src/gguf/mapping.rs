@@ -22,14 +22,17 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// As with every mapping, bytes that another process writes into the file appear here; nothing that is read
 /// from a mapping may therefore be relied on to read the same again.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub struct Mapping {
     map: Mmap,
     region: &'static Region,
 }
 
 impl Mapping {
     /// Maps the whole file.
-    pub(super) fn new(file: &File) -> io::Result<Mapping> {
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn new(file: &File) -> io::Result<Mapping> {
         install()?;
         // SAFETY: the mapping is private to this type, read-only, and given out as bytes, for which every value
         // is valid. A file that shrinks is dealt with by the handler; a file that is written to changes the
@@ -40,12 +43,13 @@ impl Mapping {
         Ok(Mapping { map, region })
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
         &self.map
     }
 
     /// True once a page of the mapping could not be read and zeros took its place.
-    pub(super) fn is_damaged(&self) -> bool {
+    pub fn is_damaged(&self) -> bool {
         self.region.damaged.load(Ordering::Acquire)
     }
 

@@ -22,6 +22,7 @@ mod writer;
 use std::path::Path;
 
 pub use error::{Change, Error, KeyProblem, NameProblem, ShardProblem, TensorProblem};
+pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use table::{Span, Tensor};
 pub use value::{Array, FromValue, Kind, Value};

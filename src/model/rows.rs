@@ -29,8 +29,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// The rows that a token of block `block` sees before its own block, as blocks.
-    fn blocks_before(self, block: usize) -> [Range<usize>; 2] {
+    /// The blocks that a token of block `block` sees before its own.
+    pub fn blocks_before(self, block: usize) -> [Range<usize>; 2] {
         let first = self.first.div_ceil(ROW_BLOCK).min(block);
         let recent = block.saturating_sub(self.last.div_ceil(ROW_BLOCK));
         [0..first, recent.max(first)..block]
@@ -137,12 +137,11 @@ impl Rows {
         }
     }
 
-    /// Puts a block elsewhere: its bytes are from now on those of `stored`.
-    ///
-    /// # Panics
-    /// If there is no such block.
-    pub fn store(&mut self, block: usize, stored: Arc<dyn StoredRows>) {
-        self.blocks[block] = Block::Stored(stored);
+    /// Puts a block elsewhere: its bytes are from now on those of `stored`. A block that was let go stays so.
+    pub fn store_if_kept(&mut self, block: usize, stored: Arc<dyn StoredRows>) {
+        if let Some(kept @ (Block::Live(_) | Block::Stored(_))) = self.blocks.get_mut(block) {
+            *kept = Block::Stored(stored);
+        }
     }
 
     /// Lets go of the blocks that a window no longer shows to a token at `position` or any later one.

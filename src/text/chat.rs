@@ -438,6 +438,19 @@ impl Template {
             }
         }
     }
+
+    /// What ends the turn of an answer that was cut off, so that the conversation can go on behind it.
+    ///
+    /// # Errors
+    /// [`ChatError::Rewritten`] for a template of the model file's own, whose parts aren't known.
+    pub fn closing(&self) -> Result<Prompt, ChatError> {
+        let history = match self {
+            Self::K3 => chat_k3::closing(),
+            Self::K2 => vec![Segment::Marker(chat_k2::END.to_owned())],
+            Self::Jinja(_) => return Err(ChatError::Rewritten),
+        };
+        Ok(Prompt { history, opening: Vec::new() })
+    }
 }
 
 /// What `whole` has more than its beginning `known`.

@@ -109,6 +109,15 @@ fn opening(chat: &Chat) -> Vec<Segment> {
     out.0
 }
 
+/// The end of an answer.
+pub(super) fn closing() -> Vec<Segment> {
+    let mut out = Xtml::default();
+    out.close("response");
+    out.close("message");
+    push_marker(&mut out.0, END);
+    out.0
+}
+
 /// A message that is not a tool result.
 fn turn(out: &mut Xtml, message: &Message, thinking: bool) -> Result<(), ChatError> {
     if message.role == Role::System && !message.tools.is_empty() {

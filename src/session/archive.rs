@@ -1,0 +1,117 @@
+//! A session in one file, to be kept or moved: a GGUF file of the kind `kadence-session` with the head as a key, and
+//! the session's files as tensors of bytes.
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::Path;
+
+use kadence_quant::Format;
+
+use crate::gguf::{Gguf, Writer};
+
+use super::head::{Head, check_file_name};
+use super::store::{Store, Summary, lock, now};
+use super::token_log::Contents;
+use super::{Error, FORMAT_VERSION};
+
+const KIND: &str = "kadence-session";
+
+impl Store {
+    /// Writes a session that isn't open to a file.
+    ///
+    /// # Errors
+    /// If there is none, it is damaged or in use, the file is there already, or the disk refuses.
+    pub fn export(&self, user: u32, name: &str, to: &Path) -> Result<Summary, Error> {
+        let (summary, ..) = self.show(user, name)?;
+        let folder = self.folder(user, name)?;
+        let _lock = lock(&folder, name)?;
+        let (head, _) = self.sound(&folder, user, name)?;
+        let fail = |e: std::io::Error| Error::io("export to", to, e);
+        let out = File::options().write(true).create_new(true).open(to).map_err(fail)?;
+        let written = write(&folder, &head, BufWriter::new(out)).map_err(fail);
+        written.inspect_err(|_| _ = std::fs::remove_file(to))?;
+        Ok(summary)
+    }
+
+    /// Begins a session from a file that [`Store::export`] wrote. What it holds is checked as what lies on disk is: when
+    /// it is used.
+    ///
+    /// # Errors
+    /// If the file isn't one, there is a session of this name, at a limit, or if the disk refuses.
+    pub fn import(&self, user: u32, name: &str, from: &Path) -> Result<Summary, Error> {
+        let wrong = |why: &dyn std::fmt::Display| Error::Archive { path: from.into(), why: why.to_string() };
+        let file = Gguf::open(from).map_err(|e| wrong(&e))?;
+        let keys = file.metadata();
+        if keys.str("general.type").ok() != Some(KIND) {
+            return Err(wrong(&"it is another kind of file"));
+        }
+        let version = keys.u32("kadence.session.format").map_err(|e| wrong(&e))?;
+        if version > FORMAT_VERSION {
+            return Err(Error::Newer { session: name.into(), version: version.into() });
+        }
+        let head = keys.str("kadence.session.head").map_err(|e| wrong(&e))?;
+        let head: Head = serde_json::from_str(head).map_err(|e| wrong(&e))?;
+        self.check_count(user)?;
+        self.create(user, name, |folder| {
+            for file_name in head.files() {
+                let tensor = file.tensor(file_name).filter(|_| check_file_name(file_name).is_ok());
+                let tensor = tensor.ok_or_else(|| wrong(&format!("{file_name:?} isn't in it")))?;
+                self.0
+                    .disk
+                    .write_new(&folder.join(file_name), file.data(&tensor))
+                    .map_err(|e| Error::io("import", folder, e))?;
+            }
+            file.check_undamaged().map_err(|e| wrong(&e))?;
+            let (old, bytes) = head.log.clone();
+            let log = Contents::read(&folder.join(&old), bytes).map_err(|e| wrong(&e))?;
+            let (segments, checkpoints) = (head.segments.clone(), head.checkpoints.clone());
+            if log.tokens.len() != head.tokens {
+                return Err(wrong(&"its tokens are damaged"));
+            }
+            let head = Head {
+                user,
+                session: name.into(),
+                created: now(),
+                serial: head.serial.min(u64::MAX / 2),
+                ..head
+            };
+            let summary = self.write(folder, head, log, segments, checkpoints)?;
+            _ = self.0.disk.remove(&folder.join(old));
+            Ok(summary)
+        })
+    }
+}
+
+fn write(folder: &Path, head: &Head, out: impl Write) -> std::io::Result<()> {
+    let other = std::io::Error::other;
+    let mut header = Writer::new();
+    header.set("general.type", KIND).map_err(other)?;
+    header.set("kadence.session.format", FORMAT_VERSION).map_err(other)?;
+    header.set("kadence.session.head", &*serde_json::to_string(head)?).map_err(other)?;
+    // A file may be longer than what counts of it, and be appended to meanwhile by a session that shares it.
+    let files: Vec<(&str, u64)> = head
+        .files()
+        .map(|name| {
+            Ok((
+                name,
+                if name == head.log.0 { head.log.1 } else { std::fs::metadata(folder.join(name))?.len() },
+            ))
+        })
+        .collect::<std::io::Result<_>>()?;
+    for (name, len) in &files {
+        header.tensor(name, Format::I8, &[*len]).map_err(other)?;
+    }
+    let mut out = header.start(out).map_err(other)?;
+    let mut buffer = vec![0; 1 << 20];
+    for (name, len) in &files {
+        let mut file = File::open(folder.join(name))?.take(*len);
+        loop {
+            let read = file.read(&mut buffer)?;
+            if read == 0 {
+                break;
+            }
+            out.write(name, &buffer[..read]).map_err(other)?;
+        }
+    }
+    out.finish().map_err(other)?.flush()
+}
