@@ -11,13 +11,17 @@
 //! - [`model`]: the mathematics, once: configuration, weights, KDA, MLA, MoE, Attention Residuals, forward.
 //! - [`session`]: what a conversation remembers: live state, checkpoints, files, the store.
 //! - [`text`]: bytes <-> tokens <-> messages: BPE, chat rendering, the streaming parser of what a model says.
-//! - [`engine`]: turns requests into tokens: sampling, stopping, cancellation.
+//! - [`engine`]: turns requests into tokens: the queue, passes for many at once, sampling, stopping, cancellation.
+//! - [`api`]: how others reach it: OpenAI's HTTP interface over a Unix socket.
+//! - [`daemon`]: being a good service: configuration, the socket, readiness, watchdog, signals, logging.
 //! - [`cli`]: the client and the tools.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod api;
 pub mod cli;
 pub mod compute;
+pub mod daemon;
 pub mod engine;
 pub mod gguf;
 pub mod model;

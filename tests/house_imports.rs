@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Each room and those below it that it may use. A room that isn't here may not exist.
-const MAY_USE: [(&str, &[&str]); 7] = [
+const MAY_USE: [(&str, &[&str]); 9] = [
     ("gguf", &[]),
     ("compute", &[]),
     ("model", &["compute", "gguf"]),
     ("session", &["model", "gguf"]),
     ("text", &["gguf"]),
-    ("engine", &["model", "session"]),
+    ("engine", &["session", "model", "text", "gguf"]),
+    ("api", &["engine", "session", "text"]),
+    ("daemon", &["api", "engine", "session", "text", "compute"]),
     ("cli", &["engine", "session", "model", "text", "compute", "gguf"]),
 ];
 

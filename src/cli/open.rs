@@ -6,25 +6,19 @@ use std::sync::Arc;
 use kadence_quant::Format;
 
 use crate::compute::Pool;
+use crate::engine::{BOXED_MODEL, boxed_model};
 use crate::gguf::Gguf;
 use crate::model::{Forward, Model, State};
 
 use super::Failure;
-
-/// The model that is used where none is named, and where it may be: beside a build in its source tree, or installed.
-const BOXED: &str = "kadence-mini.gguf";
-const PLACES: [&str; 3] = ["../../models", "../share/kadence/models", "../../../models"];
 
 /// The named model, or the one in the box.
 pub fn path(named: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(path) = named {
         return Ok(path.to_owned());
     }
-    let program = std::env::current_exe()?;
-    let folder = program.parent().unwrap_or(Path::new("/"));
-    let found = PLACES.iter().map(|place| folder.join(place).join(BOXED)).find(|p| p.is_file());
-    found.ok_or_else(|| {
-        Failure::new(format!("no model is named and there is no {BOXED}: give one with -m MODEL.gguf"))
+    boxed_model()?.ok_or_else(|| {
+        Failure::new(format!("no model is named and there is no {BOXED_MODEL}: give one with -m MODEL.gguf"))
     })
 }
 

@@ -1,0 +1,5 @@
+//! The daemon: parse, call, exit code.
+
+fn main() -> std::process::ExitCode {
+    kadence::daemon::main()
+}

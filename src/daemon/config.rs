@@ -1,0 +1,236 @@
+//! What can be configured, and what it comes to.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::api;
+use crate::compute::Pool;
+use crate::engine::{self, BOXED_MODEL, ModelFile, boxed_model};
+use crate::text::Effort;
+
+use super::layers::is_file;
+
+/// The keys of a configuration file, all of which may be left out.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where to listen, unless systemd hands over a socket.
+    pub socket: Option<PathBuf>,
+    /// The default model: one of `models`, or a file. Without it the only one of `models`, or the one in the box.
+    pub model: Option<String>,
+    /// Threads that compute; as many as the process may use.
+    pub threads: Option<usize>,
+    /// What to log: `error`, `warn`, `info` or `debug`.
+    pub log: Option<String>,
+    /// How much models think where a request doesn't say: `none`, `low`, `medium`, `high` or `max`.
+    pub reasoning_effort: Option<String>,
+    /// A model that nobody has asked for so many seconds is closed; 0 for never.
+    pub idle_s: Option<u64>,
+    /// Seconds that answers under way get to end when the service stops.
+    pub grace_s: Option<u64>,
+    /// Models, by the names that requests use.
+    pub models: BTreeMap<String, ModelEntry>,
+    /// How much at once.
+    pub limits: LimitsEntry,
+}
+
+/// A model.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelEntry {
+    /// Any of its files.
+    pub path: PathBuf,
+}
+
+/// How much at once.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsEntry {
+    /// Requests that are answered at the same time.
+    pub parallel: Option<usize>,
+    /// Requests that may wait beyond those.
+    pub queue: Option<usize>,
+    /// Requests that one user may have running or waiting.
+    pub per_user: Option<usize>,
+    /// Connections of one user.
+    pub connections: Option<usize>,
+    /// Largest body of a request, in MiB.
+    pub body_mib: Option<usize>,
+    /// Seconds that the head and the body of a request may take to arrive.
+    pub arrival_s: Option<u64>,
+    /// Seconds after which a client that doesn't read its answer is taken for gone.
+    pub patience_s: Option<u64>,
+}
+
+/// A configuration in which nothing is left open.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// Whether it is one user's service.
+    pub user: bool,
+    /// Where to listen.
+    pub socket: PathBuf,
+    /// What to log.
+    pub log: log::LevelFilter,
+    /// Time for answers to end when the service stops.
+    pub grace: Duration,
+    /// For the engine.
+    pub engine: engine::Settings,
+    /// For the interface.
+    pub api: api::Limits,
+}
+
+/// The system's socket.
+const SYSTEM_SOCKET: &str = "/run/kadence/kadence.sock";
+
+impl Config {
+    /// Fills in what was left out.
+    pub(super) fn settle(self, user: bool) -> Result<Settled, String> {
+        let limits = &self.limits;
+        let at_least_one = [
+            ("threads", self.threads),
+            ("limits.parallel", limits.parallel),
+            ("limits.per_user", limits.per_user),
+            ("limits.connections", limits.connections),
+            ("limits.body_mib", limits.body_mib),
+            ("limits.arrival_s", limits.arrival_s.map(|s| s as usize)),
+        ];
+        if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == Some(0)) {
+            return Err(format!("configuration: {key} can't be 0: give at least 1, or leave it out"));
+        }
+        let most = [("threads", self.threads, 1024), ("limits.body_mib", limits.body_mib, 4096)];
+        if let Some((key, _, most)) = most.into_iter().find(|(_, v, most)| v.is_some_and(|v| v > *most)) {
+            return Err(format!("configuration: {key} is too large: give at most {most}"));
+        }
+        let seconds = |value: Option<u64>, usual| Duration::from_secs(value.unwrap_or(usual));
+        Ok(Settled {
+            user,
+            socket: self.socket.clone().map_or_else(|| usual_socket(user), Ok)?,
+            log: level(self.log.as_deref())?,
+            grace: seconds(self.grace_s, 5),
+            engine: engine::Settings {
+                models: self.models()?,
+                threads: self.threads.unwrap_or_else(Pool::default_threads),
+                parallel: limits.parallel.unwrap_or(4),
+                queue: limits.queue.unwrap_or(64),
+                per_user: limits.per_user.unwrap_or(16),
+                idle: Some(seconds(self.idle_s, 900)).filter(|t| !t.is_zero()),
+                patience: seconds(limits.patience_s, 30),
+            },
+            api: api::Limits {
+                body: limits.body_mib.unwrap_or(16) << 20,
+                arrival: seconds(limits.arrival_s, 30),
+                connections: limits.connections.unwrap_or(256),
+                effort: effort(self.reasoning_effort.as_deref())?,
+            },
+        })
+    }
+
+    /// All models, the default first.
+    fn models(&self) -> Result<Vec<ModelFile>, String> {
+        let mut models: Vec<ModelFile> = self
+            .models
+            .iter()
+            .map(|(name, entry)| ModelFile { name: name.clone(), path: entry.path.clone() })
+            .collect();
+        let default = match &self.model {
+            Some(name) if self.models.contains_key(name) => name.clone(),
+            Some(path) if is_file(path) => {
+                let name = stem(Path::new(path));
+                models.retain(|m| m.name != name);
+                models.push(ModelFile { name: name.clone(), path: PathBuf::from(path) });
+                name
+            }
+            Some(name) => {
+                let known = self.models.keys().cloned().collect::<Vec<_>>().join(", ");
+                return Err(format!(
+                    "configuration: model {name:?} isn't one of models ({known}) and isn't a file (PATH.gguf)"
+                ));
+            }
+            None if models.len() > 1 => {
+                let known = self.models.keys().cloned().collect::<Vec<_>>().join(", ");
+                return Err(format!(
+                    "configuration: several models ({known}): say which is the default with model = NAME"
+                ));
+            }
+            None if models.len() == 1 => models[0].name.clone(),
+            None => {
+                let boxed = boxed_model().map_err(|e| format!("can't find the program's folder: {e}"))?;
+                let why = || {
+                    format!(
+                        "no model is configured and there is no {BOXED_MODEL}: give one with --model FILE.gguf"
+                    )
+                };
+                let path = boxed.ok_or_else(why)?;
+                models.push(ModelFile { name: stem(&path), path: path.canonicalize().unwrap_or(path) });
+                models[0].name.clone()
+            }
+        };
+        models.sort_by_key(|m| m.name != default);
+        Ok(models)
+    }
+}
+
+/// What a model is called whose file alone is known.
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
+}
+
+fn usual_socket(user: bool) -> Result<PathBuf, String> {
+    if !user {
+        return Ok(SYSTEM_SOCKET.into());
+    }
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|f| !f.is_empty());
+    let folder = folder.ok_or("XDG_RUNTIME_DIR isn't set: say where to listen with --socket PATH")?;
+    Ok(Path::new(&folder).join("kadence/kadence.sock"))
+}
+
+fn level(word: Option<&str>) -> Result<log::LevelFilter, String> {
+    let word = word.unwrap_or("info");
+    word.parse().map_err(|_| format!("configuration: log can't be {word:?}: error, warn, info or debug"))
+}
+
+fn effort(word: Option<&str>) -> Result<Option<Effort>, String> {
+    Ok(match word.unwrap_or("none") {
+        "none" => None,
+        "low" => Some(Effort::Low),
+        "medium" => Some(Effort::Medium),
+        "high" => Some(Effort::High),
+        "max" => Some(Effort::Max),
+        other => {
+            return Err(format!(
+                "configuration: reasoning_effort can't be {other:?}: none, low, medium, high or max"
+            ));
+        }
+    })
+}
+
+impl fmt::Display for Settled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settled { socket, log, grace, engine, api, .. } = self;
+        writeln!(f, "socket = {:?}", socket.display().to_string())?;
+        writeln!(f, "model = {:?}", engine.models[0].name)?;
+        writeln!(f, "threads = {}", engine.threads)?;
+        writeln!(f, "log = {:?}", log.as_str().to_lowercase())?;
+        let effort = api.effort.map_or("none".into(), |e| e.to_string());
+        writeln!(f, "reasoning_effort = {effort:?}")?;
+        writeln!(f, "idle_s = {}", engine.idle.map_or(0, |t| t.as_secs()))?;
+        writeln!(f, "grace_s = {}", grace.as_secs())?;
+        writeln!(f, "\n[limits]")?;
+        writeln!(f, "parallel = {}", engine.parallel)?;
+        writeln!(f, "queue = {}", engine.queue)?;
+        writeln!(f, "per_user = {}", engine.per_user)?;
+        writeln!(f, "connections = {}", api.connections)?;
+        writeln!(f, "body_mib = {}", api.body >> 20)?;
+        writeln!(f, "arrival_s = {}", api.arrival.as_secs())?;
+        write!(f, "patience_s = {}", engine.patience.as_secs())?;
+        for model in &engine.models {
+            let (name, path) = (&model.name, model.path.display().to_string());
+            write!(f, "\n\n[models.{name:?}]\npath = {path:?}")?;
+        }
+        Ok(())
+    }
+}

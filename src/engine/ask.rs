@@ -1,0 +1,180 @@
+//! What is asked of the engine, and what it says.
+
+use std::path::PathBuf;
+
+use tokio::sync::mpsc;
+
+use crate::text::{Chat, Event};
+
+use super::generate::Finish;
+use super::handle::Wake;
+use super::sample::Sampling;
+
+/// What is to be continued.
+#[derive(Clone, Debug)]
+pub enum Prompt {
+    /// A conversation: the model answers.
+    Chat(Box<Chat>),
+    /// A text: the model goes on with it.
+    Text(String),
+    /// The same, already in tokens.
+    Tokens(Vec<u32>),
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The model's name; without it, the default.
+    pub model: Option<String>,
+    /// What is to be continued.
+    pub prompt: Prompt,
+    /// Most tokens to generate; without it, as many as the context has room for.
+    pub limit: Option<usize>,
+    /// How to choose them.
+    pub sampling: Sampling,
+    /// Whether the answer goes on when the model has said all it wants to say: for measuring.
+    pub endless: bool,
+    /// Texts that end the answer, none empty. They are not part of it.
+    pub stops: Vec<String>,
+    /// Log-probabilities are wanted: of each token, and of so many of the most likely ones.
+    pub logprobs: Option<usize>,
+}
+
+/// The probability of a token of the answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenChance {
+    /// The bytes that it stands for; perhaps part of a character.
+    pub bytes: Vec<u8>,
+    /// Its log-probability, before anything was cut off or flattened.
+    pub logprob: f32,
+    /// The most likely tokens instead, most likely first.
+    pub top: Vec<(Vec<u8>, f32)>,
+}
+
+/// What the answer begins with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Begun {
+    /// The model that answers.
+    pub model: String,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// How many of them were remembered and need not be read.
+    pub cached_tokens: usize,
+}
+
+/// How the answer ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Done {
+    /// Why it ended.
+    pub finish: Finish,
+    /// Tokens generated, the one that ended the answer among them.
+    pub tokens: usize,
+}
+
+/// What the engine says to a request, in this order: `Begun`, any number of parts, `Done`; or at any time `Failed`.
+#[derive(Clone, Debug)]
+pub enum Said {
+    /// The prompt is being read.
+    Begun(Begun),
+    /// The answer goes on.
+    Part(Vec<Event>, Vec<TokenChance>),
+    /// That was all.
+    Done(Done),
+    /// There is no answer, or no more of it.
+    Failed(Refusal),
+}
+
+/// Why there is no answer. Each says what to do.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// The queue is full.
+    #[error("{waiting} requests are running or waiting, and no more are accepted: try again in a moment")]
+    Busy {
+        /// Requests in the engine.
+        waiting: usize,
+    },
+    /// This user's part of the queue is full.
+    #[error("you have {waiting} requests running or waiting, and no more are accepted: let one finish first")]
+    UserBusy {
+        /// This user's requests in the engine.
+        waiting: usize,
+    },
+    /// The service ends.
+    #[error("kadenced is stopping: try again when it is back")]
+    Stopping,
+    /// No model has this name.
+    #[error("there is no model {name:?}; there is {}", known.join(", "))]
+    NoModel {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// The model's file can't be used.
+    #[error("model {name} can't be opened: {why}")]
+    ModelUnusable {
+        /// The model.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The model failed while it answered.
+    #[error("model {name} failed: {why}")]
+    ModelFailed {
+        /// The model.
+        name: String,
+        /// What happened.
+        why: String,
+    },
+    /// The prompt has no tokens.
+    #[error("the prompt is empty: say something")]
+    Empty,
+    /// The prompt doesn't fit.
+    #[error("the prompt has {tokens} tokens, but model {name} has a context of {context}: shorten it")]
+    TooLong {
+        /// The model.
+        name: String,
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
+    /// The conversation can't be written for this model.
+    #[error("{0}")]
+    Unreadable(String),
+    /// A fault in the engine.
+    #[error("the engine failed: see kadenced's log, and report it")]
+    Engine,
+}
+
+/// A model that may be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelFile {
+    /// What it is called in requests.
+    pub name: String,
+    /// Any of its files.
+    pub path: PathBuf,
+}
+
+/// The engine's side of an answer: a bounded channel, so that who doesn't read is noticed.
+pub(super) type Listener = mpsc::Sender<Said>;
+
+/// An answer as it comes. Dropping it ends it at the next token.
+pub struct Answer {
+    pub(super) said: mpsc::Receiver<Said>,
+    pub(super) wake: Wake,
+}
+
+impl Answer {
+    /// What is said next; nothing after `Done` and `Failed`.
+    pub async fn next(&mut self) -> Option<Said> {
+        self.said.recv().await
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.said.close();
+        self.wake.wake();
+    }
+}
