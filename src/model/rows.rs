@@ -197,6 +197,7 @@ impl Rows {
 
     /// Which rows `count` tokens from `position` on look back at: pieces of those tokens, each with the ranges
     /// that it sees, the last of which ends with the piece.
+    #[allow(clippy::single_range_in_vec_init)] // one range is what is meant
     pub(super) fn visible(&self, position: usize, count: usize) -> Vec<(Range<usize>, Vec<Range<usize>>)> {
         let end = position + count;
         let Some(window) = self.window else {
@@ -258,6 +259,7 @@ impl RowSource for LayerRows<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
 

@@ -35,14 +35,15 @@ impl State {
     pub fn new(config: &Config, rows: Format) -> State {
         let count = |kind: Mixer| config.layers.iter().filter(|&&m| m == kind).count();
         assert!(State::row_formats(config).any(|f| f == rows), "rows can't be kept as {rows}");
-        let window = vec![0.0; (config.taps - 1) * config.kda_width()];
-        let kda = KdaState {
+        // Zeros that come from the system are no memory until they are written; copies of them would be.
+        let window = || vec![0.0; (config.taps - 1) * config.kda_width()];
+        let kda = |_| KdaState {
             s: vec![0.0; config.kda_width() * config.kda_head],
-            window: [window.clone(), window.clone(), window],
+            window: [window(), window(), window()],
         };
         State {
             tokens: 0,
-            kda: vec![kda; count(Mixer::Kda)],
+            kda: (0..count(Mixer::Kda)).map(kda).collect(),
             rows: Rows::new(rows, config.row(), count(Mixer::Mla)),
         }
     }
