@@ -114,8 +114,9 @@ impl Rows {
         self.layers * ROW_BLOCK * self.row_bytes()
     }
 
-    /// Stores `rows` (of `width` elements each) of one layer for the tokens from `position` on.
-    pub(super) fn write(&mut self, layer: usize, position: usize, rows: &[f32]) {
+    /// Stores `rows` (of `width` elements each) of one layer for the tokens from `position` on. To be followed, when
+    /// all layers have theirs, by [`State::advance`](super::State::advance).
+    pub fn write(&mut self, layer: usize, position: usize, rows: &[f32]) {
         let (size, whole) = (self.row_bytes(), self.block_bytes());
         for (i, row) in rows.chunks_exact(self.width).enumerate() {
             let (block, place) = ((position + i) / ROW_BLOCK, (position + i) % ROW_BLOCK);

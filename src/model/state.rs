@@ -95,7 +95,7 @@ impl State {
     }
 
     /// Counts tokens that every layer has read.
-    pub(super) fn advance(&mut self, tokens: usize) {
+    pub fn advance(&mut self, tokens: usize) {
         self.tokens += tokens;
     }
 

@@ -204,7 +204,7 @@ impl Session {
             self.rows.names().into_iter().map(|s| s.file).chain([self.log.0.clone()]).collect();
         let states: Vec<&String> = self.checkpoints.iter().map(|c| &c.file).collect();
         let unused = head.files().filter(|f| !kept.iter().any(|k| k == f) && !states.iter().any(|s| s == f));
-        self.unused = unused.map(str::to_owned).collect();
+        self.unused.extend(unused.map(str::to_owned).collect::<Vec<_>>());
         let reread = head.read.saturating_sub(self.state.tokens());
         let reason = match reread {
             _ if !same => Reason::ModelChanged,
@@ -223,7 +223,7 @@ impl Session {
             let pending = self.pending.last().map(|p| (p.tokens, p.chain));
             let from_memory = pending.map(|p| p.0) >= stored.map(|s| s.0);
             let Some((tokens, chain)) = (if from_memory { pending } else { stored }) else {
-                self.rows.cut(0);
+                self.unused.extend(self.rows.cut(0));
                 self.state = self.new_state();
                 return damaged;
             };
@@ -242,7 +242,7 @@ impl Session {
             });
             if let Some(state) = state {
                 self.state = state;
-                self.rows.cut(tokens / ROW_BLOCK);
+                self.unused.extend(self.rows.cut(tokens / ROW_BLOCK));
                 return damaged;
             }
             damaged = true;

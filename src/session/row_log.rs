@@ -230,9 +230,10 @@ impl RowLog {
         Ok(())
     }
 
-    /// Forgets the blocks from `block` on.
-    pub fn cut(&mut self, block: usize) {
-        self.segments.retain(|s| s.name.first < block);
+    /// Forgets the blocks from `block` on, and names the files of which nothing is left.
+    pub fn cut(&mut self, block: usize) -> Vec<String> {
+        let kept = self.segments.partition_point(|s| s.name.first < block);
+        let gone = self.segments.split_off(kept);
         if let Some(last) = self.segments.last_mut()
             && last.name.first + last.name.blocks > block
         {
@@ -240,6 +241,7 @@ impl RowLog {
             last.name.open = false;
             last.blocks.truncate(last.name.blocks);
         }
+        gone.into_iter().map(|s| s.name.file).collect()
     }
 
     /// Forgets the file that holds a block, and all behind it; its name, if there is such a file.

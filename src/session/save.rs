@@ -9,6 +9,9 @@ use super::store::now;
 use super::token_log::Tail;
 use super::{Error, FORMAT_VERSION};
 
+/// Most checkpoints of a session: more would only make each save longer.
+const MOST: usize = 48;
+
 impl Session {
     /// Notes that a turn ends here.
     pub fn end_turn(&mut self) {
@@ -175,12 +178,12 @@ impl Session {
     }
 }
 
-/// Which of some kept states, given as tokens and bytes in ascending order, are to go so that the rest fits `cap`; never
-/// the newest. What goes first leaves the smallest gap for its distance from the end: so states stay dense where
+/// Which of some kept states, given as tokens and bytes in ascending order, are to go so that the rest fits `cap` and is
+/// not more than [`MOST`]; never the newest. What goes first leaves the smallest gap for its distance from the end: so states stay dense where
 /// going back is likely, and going back by n tokens costs at most a share of n.
 pub(super) fn least_useful(mut states: Vec<(usize, u64)>, cap: u64) -> Vec<usize> {
     let mut gone = Vec::new();
-    while states.len() > 1 && states.iter().map(|s| s.1).sum::<u64>() > cap {
+    while states.len() > MOST || states.len() > 1 && states.iter().map(|s| s.1).sum::<u64>() > cap {
         let end = states[states.len() - 1].0;
         let cost = |i: usize| {
             let before = if i == 0 { 0 } else { states[i - 1].0 };
