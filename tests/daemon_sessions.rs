@@ -218,3 +218,43 @@ async fn a_folder_that_cant_be_written_costs_the_memory_and_not_the_answer() {
     assert_eq!((status, &error["error"]["code"]), (500, &json!("session_failed")), "{error}");
     assert!(error["error"]["message"].as_str().unwrap().contains("file"), "{error}");
 }
+
+#[tokio::test]
+async fn nobody_sees_the_sessions_of_another_user() {
+    use std::os::unix::process::CommandExt;
+    let daemon = Daemon::start("").await;
+    daemon.answer(CHAT, &in_session("diary", "Dear diary")).await;
+    // Its socket can be reached by everybody.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&daemon.scratch.0, open).unwrap();
+    let as_another = |method: &str, path: &str, body: &str| {
+        let mut curl = std::process::Command::new("curl");
+        curl.args(["-sS", "-X", method, "-d", body, "--unix-socket"]).arg(&daemon.socket);
+        curl.arg(format!("http://x{path}")).uid(12345).gid(12345).output()
+    };
+    let Ok(list) = as_another("GET", "/v1/sessions", "") else {
+        eprintln!("daemon_sessions: SKIPPED: only root can be another user, and needs curl for it");
+        return;
+    };
+    assert!(list.status.success(), "{}", String::from_utf8_lossy(&list.stderr));
+    let list: Value = serde_json::from_slice(&list.stdout).unwrap();
+    assert_eq!(list["data"], json!([]));
+    for (method, path) in [
+        ("GET", "/v1/sessions/diary"),
+        ("DELETE", "/v1/sessions/diary"),
+        ("POST", "/v1/sessions/diary/fork"),
+        ("POST", "/v1/sessions/diary/rewind"),
+    ] {
+        let body = if path.ends_with("fork") { r#"{"to": "mine"}"# } else { r#"{"tokens": 1}"# };
+        let answer: Value = serde_json::from_slice(&as_another(method, path, body).unwrap().stdout).unwrap();
+        assert_eq!(answer["error"]["code"], "session_not_found", "{answer}");
+    }
+    // The same name is another session, and what was said by one is no shortcut for the other.
+    let long = in_session("diary", &words(200, 1)).to_string();
+    let theirs: Value = serde_json::from_slice(&as_another("POST", CHAT, &long).unwrap().stdout).unwrap();
+    assert_eq!((&theirs["session"]["reason"], cached(&theirs)), (&json!("new"), 0), "{theirs}");
+    let own = daemon.answer(CHAT, &in_session("diary", "Me again")).await;
+    assert_eq!(own["session"]["reason"], "resumed");
+    let own = daemon.answer(CHAT, &in_session("other", &words(200, 1))).await;
+    assert_eq!((&own["session"]["reason"], cached(&own)), (&json!("new"), 0));
+}
