@@ -127,7 +127,8 @@ async fn systemds_socket_is_used_and_left() {
     let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=http exec \"$@\"";
     let child = Command::new("sh")
         .args(["-c", script, "sh", env!("CARGO_BIN_EXE_kadenced"), "--model", &daemon::model("k3-s-f16")])
-        .args(["--socket", "/nowhere/at/all"])
+        .args(["--socket", "/nowhere/at/all", "--state-dir"])
+        .arg(scratch.path("state"))
         .stdin(Stdio::from(OwnedFd::from(listener)))
         .spawn()
         .unwrap();
@@ -187,6 +188,8 @@ async fn users_who_cant_be_told_apart_are_refused() {
     let child = Command::new("unshare")
         .args(["--user", env!("CARGO_BIN_EXE_kadenced"), "--model", &model, "--socket"])
         .arg(&socket)
+        .arg("--state-dir")
+        .arg(scratch.path("state"))
         .spawn()
         .unwrap();
     let daemon = Daemon { child, socket, scratch };

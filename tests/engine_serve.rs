@@ -19,6 +19,7 @@ fn settings() -> Settings {
         queue: 64,
         per_user: 64,
         idle: None,
+        sessions: None,
         patience: Duration::from_secs(60),
     }
 }
@@ -27,6 +28,7 @@ fn settings() -> Settings {
 fn request(prompt: usize, limit: usize) -> Ask {
     Ask {
         model: None,
+        session: None,
         prompt: Prompt::Tokens((0..prompt as u32).map(|i| i * 7 % 300).collect()),
         limit: Some(limit),
         sampling: Sampling { temperature: 0.0, ..Sampling::default() },
@@ -93,7 +95,7 @@ async fn users_take_turns() {
 
 #[tokio::test]
 async fn the_answer_is_that_of_the_in_process_generator() {
-    use kadence::engine::{Generator, Request};
+    use kadence::engine::{Generator, Request, Unsaved};
     use kadence::model::{Forward, Model, State};
     use std::sync::Arc;
     let settings = settings();
@@ -108,13 +110,14 @@ async fn the_answer_is_that_of_the_in_process_generator() {
         let Prompt::Tokens(tokens) = &asked.prompt else { unreachable!("it is made of tokens") };
         let whole = Request { prompt: tokens, limit: 50, sampling, stops: &[] };
         let mut want = String::new();
-        let mut state = State::new(generator.forward().model().config(), kadence_quant::Format::F16);
-        generator.generate(&whole, &mut state, &false.into(), |t| want += &decoder.push(t)).unwrap();
+        let state = State::new(generator.forward().model().config(), kadence_quant::Format::F16);
+        let mut fresh = Unsaved::new(state);
+        generator.generate(&whole, &mut fresh, &false.into(), |t| want += &decoder.push(t)).unwrap();
         want += &decoder.finish();
         let engine = Engine::start(settings.clone()).unwrap();
         let (got, end) = heard(ask(&engine, 1, Ask { sampling, ..asked }).unwrap()).await;
         assert_eq!(got, want);
-        assert!(matches!(end, Said::Done(d) if d.finish == Finish::Length && d.tokens == 50), "{end:?}");
+        assert!(matches!(end, Said::Done(ref d) if d.finish == Finish::Length && d.tokens == 50), "{end:?}");
     }
 }
 
@@ -128,7 +131,7 @@ async fn stopping_refuses_who_waits_and_cuts_off_who_runs() {
     engine.stop(Duration::ZERO);
     assert!(matches!(heard(waits).await.1, Said::Failed(Refusal::Stopping)));
     let (_, end) = heard(runs).await;
-    assert!(matches!(end, Said::Done(d) if d.finish == Finish::Cancelled && d.tokens < 4000), "{end:?}");
+    assert!(matches!(end, Said::Done(ref d) if d.finish == Finish::Cancelled && d.tokens < 4000), "{end:?}");
     assert!(matches!(ask(&engine, 1, request(1, 1)), Err(Refusal::Stopping)));
     let mut model = engine.model();
     while model.changed().await.is_ok() {}

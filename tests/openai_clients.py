@@ -24,7 +24,7 @@ with open(config, "w") as f:
         f.write(f'[models.{name}]\npath = "{os.path.abspath(models)}/{file}.gguf"\n')
     f.write("[limits]\nper_user = 8\n")
 
-daemon = subprocess.Popen([kadenced, "--config", config, "--socket", socket, "--log", "warn"])
+daemon = subprocess.Popen([kadenced, "--config", config, "--socket", socket, "--state-dir", folder.name, "--log", "warn"])
 hello = [{"role": "user", "content": "Hello"}]
 
 
@@ -56,6 +56,20 @@ def chat_is_the_same_whole_and_streamed():
             finish = part.finish_reason or finish
     assert (text, finish) == (choice.message.content, choice.finish_reason)
     assert usage.completion_tokens == whole.usage.completion_tokens
+
+
+def what_was_said_is_not_read_again():
+    chat = client().chat.completions.create
+    messages = [{"role": "user", "content": "word " * 100}]
+    first = chat(model="k3", messages=messages, max_tokens=9, temperature=0)
+    messages += [first.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "And?"}]
+    second = chat(model="k3", messages=messages, max_tokens=9, temperature=0)
+    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens - 1
+    for turn in range(2):
+        diary = {"session": "diary"}
+        answer = chat(model="k3", messages=hello, max_tokens=9, extra_body=diary)
+        assert answer.session["id"] == "diary" and answer.session["saved"]
+        assert answer.session["reason"] == ("resumed" if turn else "new")
 
 
 def chat_helper_puts_the_stream_together():
@@ -125,7 +139,8 @@ try:
         assert daemon.poll() is None, "kadenced has ended"
         time.sleep(0.01)
     tests = [
-        models_are_listed, chat_is_the_same_whole_and_streamed, chat_helper_puts_the_stream_together, completions,
+        models_are_listed, chat_is_the_same_whole_and_streamed, what_was_said_is_not_read_again,
+        chat_helper_puts_the_stream_together, completions,
         errors_are_typed, many_at_once, leaving_a_stream_stops_the_model,
     ]
     for test in tests:

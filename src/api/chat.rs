@@ -107,6 +107,7 @@ pub(super) async fn complete(
     let chat = conversation.chat(context.limits.effort)?;
     let ask = Ask {
         model: common.model.clone(),
+        session: common.session.clone(),
         prompt: Prompt::Chat(Box::new(chat)),
         limit: common.limit()?,
         sampling: common.sampling()?,

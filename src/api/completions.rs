@@ -84,6 +84,7 @@ pub(super) async fn complete(
     let logprobs = completion.logprobs;
     let ask = Ask {
         model: common.model.clone(),
+        session: common.session.clone(),
         prompt: completion.prompt()?,
         limit: Some(common.limit()?.unwrap_or(USUAL_LIMIT)),
         sampling: common.sampling()?,

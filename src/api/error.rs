@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::engine::Refusal;
+use crate::session::Error;
 
 /// Why a request isn't answered.
 #[derive(Debug)]
@@ -74,6 +75,30 @@ impl ApiError {
         ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
     }
 
+    /// A daemon that keeps no sessions.
+    pub(super) fn no_sessions() -> ApiError {
+        let message = "this kadenced keeps no sessions: set state_dir in its configuration";
+        ApiError::new(StatusCode::NOT_FOUND, "sessions_off", message)
+    }
+
+    /// What can't be done with a session.
+    pub(super) fn session(why: &Error) -> ApiError {
+        let (status, code) = match why {
+            Error::Name(_) => (StatusCode::BAD_REQUEST, "invalid_session_name"),
+            Error::Missing(_) => (StatusCode::NOT_FOUND, "session_not_found"),
+            Error::Exists(_) => (StatusCode::CONFLICT, "session_exists"),
+            Error::InUse(_) => (StatusCode::CONFLICT, "session_busy"),
+            Error::TokensDamaged { .. } => (StatusCode::CONFLICT, "session_damaged"),
+            Error::Vocabulary(_) => (StatusCode::CONFLICT, "session_of_other_model"),
+            Error::Newer { .. } => (StatusCode::CONFLICT, "session_too_new"),
+            Error::Position { .. } => (StatusCode::BAD_REQUEST, "invalid_value"),
+            Error::Limit { .. } => (StatusCode::FORBIDDEN, "quota_exceeded"),
+            Error::Full { .. } => (StatusCode::INSUFFICIENT_STORAGE, "disk_full"),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "session_failed"),
+        };
+        ApiError { param: Some("session"), ..ApiError::new(status, code, why.to_string()) }
+    }
+
     /// OpenAI's word for the kind.
     fn kind(&self) -> &'static str {
         match self.status.as_u16() {
@@ -104,6 +129,7 @@ impl From<Refusal> for ApiError {
             Refusal::Empty => (StatusCode::BAD_REQUEST, "empty_prompt"),
             Refusal::TooLong { .. } => (StatusCode::BAD_REQUEST, "context_length_exceeded"),
             Refusal::Unreadable(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Refusal::Session(why) => return ApiError::session(why),
             Refusal::Engine => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
         };
         let param = match &why {

@@ -9,6 +9,7 @@ mod connections;
 mod error;
 mod reports;
 mod sampling;
+mod sessions;
 mod stream;
 
 use std::sync::Arc;
@@ -75,6 +76,10 @@ fn router(engine: Engine, limits: Arc<Limits>) -> Router {
         .route("/v1/completions", post(completions::complete))
         .route("/v1/models", get(reports::models))
         .route("/v1/models/{*name}", get(reports::model))
+        .route("/v1/sessions", get(sessions::list))
+        .route("/v1/sessions/{name}", get(sessions::show).delete(sessions::delete))
+        .route("/v1/sessions/{name}/fork", post(sessions::fork))
+        .route("/v1/sessions/{name}/rewind", post(sessions::rewind))
         .route("/v1/status", get(reports::status))
         .route("/healthz", get(reports::health))
         .route("/metrics", get(reports::metrics))

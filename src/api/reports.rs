@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::engine::{ModelFile, ModelState};
 
@@ -68,6 +68,7 @@ pub(super) async fn status(State(context): State<Context>) -> Json {
             "limit_per_user": settings.per_user,
         },
         "state_bytes": engine.state_bytes(),
+        "reuse": engine.reuse().into_iter().map(|(reason, n)| (reason.code().to_owned(), n.into())).collect::<Map<_, _>>(),
         "totals": {
             "requests": read(&c.requests), "busy": read(&c.busy), "finished": read(&c.finished),
             "cancelled": read(&c.cancelled), "failed": read(&c.failed),
@@ -112,11 +113,15 @@ pub(super) async fn metrics(State(context): State<Context>) -> Response {
         ("pass_seconds_total", "counter", "Time that these took.", read(&c.pass_micros) / 1e6),
         ("models_opened_total", "counter", "Times that a model was opened.", read(&c.opened)),
     ];
-    let text: String = all
+    let mut text: String = all
         .iter()
         .map(|(name, kind, help, value)| {
             format!("# HELP kadence_{name} {help}\n# TYPE kadence_{name} {kind}\nkadence_{name} {value}\n")
         })
         .collect();
+    text += "# HELP kadence_reuse_total What requests went on from.\n# TYPE kadence_reuse_total counter\n";
+    for (reason, count) in engine.reuse() {
+        text += &format!("kadence_reuse_total{{reason=\"{reason}\"}} {count}\n");
+    }
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }

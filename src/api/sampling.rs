@@ -31,7 +31,7 @@ pub(super) struct Common {
     logit_bias: Option<Map<String, Value>>,
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
-    session: Option<Value>,
+    pub(super) session: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -81,10 +81,6 @@ impl Common {
                     format!("{name} isn't supported: use repeat_penalty"),
                 ));
             }
-        }
-        if self.session.as_ref().is_some_and(|s| !s.is_null()) {
-            let why = "sessions can't be continued yet: send the whole conversation";
-            return Err(ApiError::unsupported("session", why));
         }
         Ok(())
     }

@@ -58,10 +58,20 @@ impl Frame {
 
     fn usage(&self, done: &Done) -> Value {
         let prompt = self.begun.prompt_tokens;
+        let reason = self.begun.session.as_ref().map(|(_, resumed)| resumed.reason.code());
         json!({
             "prompt_tokens": prompt, "completion_tokens": done.tokens, "total_tokens": prompt + done.tokens,
-            "prompt_tokens_details": {"cached_tokens": self.begun.cached_tokens},
+            "prompt_tokens_details": {"cached_tokens": self.begun.cached_tokens, "reason": reason},
         })
+    }
+
+    /// What became of the session, to be told with the end of the answer.
+    fn session(&self, done: &Done) -> Option<Value> {
+        let (name, resumed) = self.begun.session.as_ref()?;
+        Some(json!({
+            "id": name, "reason": resumed.reason.code(), "reread_tokens": resumed.reread,
+            "saved": done.unsaved.is_none(), "error": done.unsaved,
+        }))
     }
 }
 
@@ -87,6 +97,7 @@ async fn whole<F: Form>(mut answer: Answer, mut form: F, begun: Begun) -> Result
                 let usage = frame.usage(&done);
                 let mut object = frame.object(F::OBJECT[0], vec![form.whole(&done)]);
                 object["usage"] = usage;
+                object["session"] = frame.session(&done).into();
                 return Ok(Json(object).into_response());
             }
             Some(Said::Failed(why)) => return Err(why.into()),
@@ -106,10 +117,13 @@ struct Chunks<F> {
 }
 
 impl<F: Form> Chunks<F> {
-    fn chunk(&mut self, choice: Value) {
+    fn chunk(&mut self, choice: Value, session: Option<Value>) {
         let mut object = self.frame.object(F::OBJECT[1], vec![choice]);
         if self.usage {
             object["usage"] = Value::Null;
+        }
+        if let Some(session) = session {
+            object["session"] = session;
         }
         self.ready.push_back(object.to_string());
     }
@@ -118,11 +132,11 @@ impl<F: Form> Chunks<F> {
     fn hear(&mut self, said: Option<Said>) {
         match said {
             Some(Said::Part(events, chances)) => {
-                self.form.parts(events, chances).into_iter().for_each(|choice| self.chunk(choice));
+                self.form.parts(events, chances).into_iter().for_each(|choice| self.chunk(choice, None));
             }
             Some(Said::Done(done)) => {
                 self.answer = None;
-                self.chunk(self.form.last(&done));
+                self.chunk(self.form.last(&done), self.frame.session(&done));
                 if self.usage {
                     let mut object = self.frame.object(F::OBJECT[1], Vec::new());
                     object["usage"] = self.frame.usage(&done);
@@ -155,7 +169,7 @@ fn chunks<F: Form>(answer: Answer, form: F, begun: Begun, usage: bool) -> Respon
     let frame = Frame::new(F::ID, begun);
     let mut chunks = Chunks { answer: Some(answer), form, frame, usage, ready: VecDeque::new() };
     if let Some(first) = chunks.form.first() {
-        chunks.chunk(first);
+        chunks.chunk(first, None);
     }
     let keep_alive = KeepAlive::new().interval(SILENCE);
     Sse::new(stream::unfold(chunks, Chunks::next)).keep_alive(keep_alive).into_response()

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use crate::api;
 use crate::compute::Pool;
-use crate::engine::{self, BOXED_MODEL, ModelFile, boxed_model};
+use crate::engine::{self, BOXED_MODEL, ModelFile, Sessions, boxed_model};
+use crate::session::{Codec, RealDisk, Settings, Store};
 use crate::text::Effort;
 
 use super::layers::is_file;
@@ -34,6 +36,11 @@ pub struct Config {
     pub grace_s: Option<u64>,
     /// Models, by the names that requests use.
     pub models: BTreeMap<String, ModelEntry>,
+    /// Where sessions are kept: systemd's state directory or `/var/lib/kadence`; a user's in
+    /// `~/.local/state/kadence`, where `kadence chat` has them too.
+    pub state_dir: Option<PathBuf>,
+    /// How conversations are remembered.
+    pub sessions: SessionsEntry,
     /// How much at once.
     pub limits: LimitsEntry,
 }
@@ -44,6 +51,18 @@ pub struct Config {
 pub struct ModelEntry {
     /// Any of its files.
     pub path: PathBuf,
+}
+
+/// How conversations are remembered.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SessionsEntry {
+    /// How the states of named sessions are stored: `exact`, `f16`, `q8` or `q4`.
+    pub codec: Option<String>,
+    /// How many conversations of each user are remembered that name no session; 0 for none.
+    pub automatic: Option<usize>,
+    /// How their states are stored. Only `exact` repeats an answer to the letter.
+    pub automatic_codec: Option<String>,
 }
 
 /// How much at once.
@@ -77,6 +96,8 @@ pub struct Settled {
     pub log: log::LevelFilter,
     /// Time for answers to end when the service stops.
     pub grace: Duration,
+    /// Where sessions are kept.
+    pub state_dir: PathBuf,
     /// For the engine.
     pub engine: engine::Settings,
     /// For the interface.
@@ -105,6 +126,7 @@ impl Config {
         if let Some((key, _, most)) = most.into_iter().find(|(_, v, most)| v.is_some_and(|v| v > *most)) {
             return Err(format!("configuration: {key} is too large: give at most {most}"));
         }
+        let state_dir = self.state_dir.clone().map_or_else(|| usual_state_dir(user), Ok)?;
         let seconds = |value: Option<u64>, usual| Duration::from_secs(value.unwrap_or(usual));
         Ok(Settled {
             user,
@@ -118,8 +140,10 @@ impl Config {
                 queue: limits.queue.unwrap_or(64),
                 per_user: limits.per_user.unwrap_or(16),
                 idle: Some(seconds(self.idle_s, 900)).filter(|t| !t.is_zero()),
+                sessions: Some(self.sessions.settle(&state_dir)?),
                 patience: seconds(limits.patience_s, 30),
             },
+            state_dir,
             api: api::Limits {
                 body: limits.body_mib.unwrap_or(16) << 20,
                 arrival: seconds(limits.arrival_s, 30),
@@ -174,6 +198,38 @@ impl Config {
     }
 }
 
+/// Where the system's sessions are, unless systemd says otherwise.
+const SYSTEM_STATE: &str = "/var/lib/kadence";
+/// How many conversations without a name are remembered.
+const USUAL_SLOTS: usize = 8;
+
+impl SessionsEntry {
+    fn settle(&self, folder: &Path) -> Result<Sessions, String> {
+        let codec = |key: &str, word: &Option<String>, usual: Codec| match word {
+            None => Ok(usual),
+            Some(word) => word.parse().map_err(|_| {
+                format!("configuration: sessions.{key} can't be {word:?}: exact, f16, q8 or q4")
+            }),
+        };
+        let store = |codec| Store::new(folder, Settings { codec, ..Settings::default() }, Arc::new(RealDisk));
+        Ok(Sessions {
+            named: store(codec("codec", &self.codec, Settings::default().codec)?),
+            automatic: store(codec("automatic_codec", &self.automatic_codec, Codec::Exact)?),
+            slots: self.automatic.unwrap_or(USUAL_SLOTS),
+        })
+    }
+}
+
+fn usual_state_dir(user: bool) -> Result<PathBuf, String> {
+    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|f| f.is_absolute());
+    if !user {
+        return Ok(folder("STATE_DIRECTORY").unwrap_or_else(|| SYSTEM_STATE.into()));
+    }
+    let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
+    let why = "neither XDG_STATE_HOME nor HOME is set: say where sessions are kept with state_dir";
+    Ok(state.ok_or(why)?.join("kadence"))
+}
+
 /// What a model is called whose file alone is known.
 fn stem(path: &Path) -> String {
     path.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
@@ -210,8 +266,9 @@ fn effort(word: Option<&str>) -> Result<Option<Effort>, String> {
 
 impl fmt::Display for Settled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settled { socket, log, grace, engine, api, .. } = self;
+        let Settled { socket, state_dir, log, grace, engine, api, .. } = self;
         writeln!(f, "socket = {:?}", socket.display().to_string())?;
+        writeln!(f, "state_dir = {:?}", state_dir.display().to_string())?;
         writeln!(f, "model = {:?}", engine.models[0].name)?;
         writeln!(f, "threads = {}", engine.threads)?;
         writeln!(f, "log = {:?}", log.as_str().to_lowercase())?;
@@ -219,6 +276,12 @@ impl fmt::Display for Settled {
         writeln!(f, "reasoning_effort = {effort:?}")?;
         writeln!(f, "idle_s = {}", engine.idle.map_or(0, |t| t.as_secs()))?;
         writeln!(f, "grace_s = {}", grace.as_secs())?;
+        if let Some(sessions) = &engine.sessions {
+            writeln!(f, "\n[sessions]")?;
+            writeln!(f, "codec = {:?}", sessions.named.settings().codec.to_string())?;
+            writeln!(f, "automatic = {}", sessions.slots)?;
+            writeln!(f, "automatic_codec = {:?}", sessions.automatic.settings().codec.to_string())?;
+        }
         writeln!(f, "\n[limits]")?;
         writeln!(f, "parallel = {}", engine.parallel)?;
         writeln!(f, "queue = {}", engine.queue)?;

@@ -18,6 +18,9 @@ pub struct Flags {
     /// Listen here
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Keep sessions here
+    #[arg(long, value_name = "FOLDER")]
+    pub state_dir: Option<PathBuf>,
     /// The default model: a name of the configuration, or a file
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<String>,
@@ -39,8 +42,9 @@ impl Flags {
     /// One line: the file, the place in it, what is wrong and what would be right.
     pub fn settle(&self) -> Result<Settled, String> {
         let mut config = layers::read(self.config.as_deref(), self.user)?;
-        let Flags { socket, model, threads, log, .. } = self;
+        let Flags { socket, state_dir, model, threads, log, .. } = self;
         config.socket = socket.clone().or(config.socket);
+        config.state_dir = state_dir.clone().or(config.state_dir);
         config.model = model.clone().or(config.model);
         config.threads = threads.or(config.threads);
         config.log = log.clone().or(config.log);

@@ -17,14 +17,18 @@ const NUMBER: bool = true;
 const TEXT: bool = false;
 
 /// Variables of the environment, and the keys they set.
-const VARIABLES: [(&str, &[&str], bool); 15] = [
+const VARIABLES: [(&str, &[&str], bool); 19] = [
     ("KADENCE_SOCKET", &["socket"], TEXT),
+    ("KADENCE_STATE_DIR", &["state_dir"], TEXT),
     ("KADENCE_MODEL", &["model"], TEXT),
     ("KADENCE_THREADS", &["threads"], NUMBER),
     ("KADENCE_LOG", &["log"], TEXT),
     ("KADENCE_REASONING_EFFORT", &["reasoning_effort"], TEXT),
     ("KADENCE_IDLE_S", &["idle_s"], NUMBER),
     ("KADENCE_GRACE_S", &["grace_s"], NUMBER),
+    ("KADENCE_SESSIONS_CODEC", &["sessions", "codec"], TEXT),
+    ("KADENCE_SESSIONS_AUTOMATIC", &["sessions", "automatic"], NUMBER),
+    ("KADENCE_SESSIONS_AUTOMATIC_CODEC", &["sessions", "automatic_codec"], TEXT),
     ("KADENCE_LIMITS_PARALLEL", &["limits", "parallel"], NUMBER),
     ("KADENCE_LIMITS_QUEUE", &["limits", "queue"], NUMBER),
     ("KADENCE_LIMITS_PER_USER", &["limits", "per_user"], NUMBER),
@@ -100,6 +104,7 @@ fn file(path: &Path) -> Result<Table, String> {
         }
     };
     table.get_mut("socket").map(absolute);
+    table.get_mut("state_dir").map(absolute);
     if let Some(Value::String(model)) = table.get_mut("model").filter(|m| m.as_str().is_some_and(is_file)) {
         *model = folder.join(&*model).to_string_lossy().into_owned();
     }

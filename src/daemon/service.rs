@@ -18,6 +18,9 @@ const HANGS: Duration = Duration::from_secs(600);
 /// What connections get beyond the answers' grace, to send what is left.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// How long saving may take at the end. Below the unit's TimeoutStopSec=.
+const SAVING: Duration = Duration::from_secs(60);
+
 /// Serves until a signal ends it.
 pub(super) async fn serve(settled: &Settled, mut socket: Socket, engine: Engine) -> Result<(), String> {
     let said = |e: std::io::Error| format!("can't serve: {e}");
@@ -43,6 +46,10 @@ pub(super) async fn serve(settled: &Settled, mut socket: Socket, engine: Engine)
         name = signals.end() => log::warn!("stopping at once: {name}"),
     }
     drop(socket);
+    // What breaks off is saved, also if nobody waits for it.
+    if tokio::time::timeout(SAVING, follow(&engine)).await.is_err() {
+        log::error!("sessions are still being saved: what isn't on the disk yet is lost");
+    }
     log::info!("stopped");
     Ok(())
 }

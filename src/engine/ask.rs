@@ -1,9 +1,11 @@
 //! What is asked of the engine, and what it says.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use crate::session::Resumed;
 use crate::text::{Chat, Event};
 
 use super::generate::Finish;
@@ -28,6 +30,8 @@ pub struct Ask {
     pub model: Option<String>,
     /// What is to be continued.
     pub prompt: Prompt,
+    /// The session that goes on; the messages of the prompt are then new. Without it the prompt is all there is.
+    pub session: Option<String>,
     /// Most tokens to generate; without it, as many as the context has room for.
     pub limit: Option<usize>,
     /// How to choose them.
@@ -60,15 +64,19 @@ pub struct Begun {
     pub prompt_tokens: usize,
     /// How many of them were remembered and need not be read.
     pub cached_tokens: usize,
+    /// The session that it goes on in, if it is kept, and why it starts from where it does.
+    pub session: Option<(String, Resumed)>,
 }
 
 /// How the answer ended.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Done {
     /// Why it ended.
     pub finish: Finish,
     /// Tokens generated, the one that ended the answer among them.
     pub tokens: usize,
+    /// Why it couldn't be saved, though it was to be kept.
+    pub unsaved: Option<String>,
 }
 
 /// What the engine says to a request, in this order: `Begun`, any number of parts, `Done`; or at any time `Failed`.
@@ -85,7 +93,7 @@ pub enum Said {
 }
 
 /// Why there is no answer. Each says what to do.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The queue is full.
     #[error("{waiting} requests are running or waiting, and no more are accepted: try again in a moment")]
@@ -142,6 +150,9 @@ pub enum Refusal {
     /// The conversation can't be written for this model.
     #[error("{0}")]
     Unreadable(String),
+    /// The session can't go on.
+    #[error("{0}")]
+    Session(Arc<crate::session::Error>),
     /// A fault in the engine.
     #[error("the engine failed: see kadenced's log, and report it")]
     Engine,

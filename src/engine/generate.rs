@@ -88,6 +88,11 @@ impl Unsaved {
     pub fn new(state: State) -> Unsaved {
         Unsaved { tokens: Vec::new(), state }
     }
+
+    /// The model's memory.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
 }
 
 impl Conversation for Unsaved {

@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use crate::session::Reason;
+
 use super::ask::{Answer, Ask, Listener, ModelFile, Refusal};
 use super::queue::Queued;
+use super::recall::{Ready, Sessions};
 use super::serve;
 
 /// What an engine has to go by.
@@ -26,6 +29,8 @@ pub struct Settings {
     pub per_user: usize,
     /// An open model that nobody asks is closed after this time; never without.
     pub idle: Option<Duration>,
+    /// Where sessions are kept; nothing is without.
+    pub sessions: Option<Sessions>,
     /// Who doesn't read the answer for this long is taken for gone.
     pub patience: Duration,
 }
@@ -34,8 +39,8 @@ pub struct Settings {
 pub(super) enum Message {
     /// A request that the gate has let in.
     Ask(Box<Queued>),
-    /// The tokens of a request's prompt.
-    Prepared(u64, Result<Vec<u32>, Refusal>),
+    /// What a request goes on from.
+    Prepared(u64, Result<Box<Ready>, Refusal>),
     /// Something has changed: look.
     Wake,
     /// No more requests; those that run are cut off at this time.
@@ -110,7 +115,7 @@ pub(super) struct Shared {
     pub(super) counters: Counters,
     gate: Mutex<Gate>,
     started: Instant,
-    /// Requests that are being answered.
+    /// Requests that are being answered or saved.
     pub(super) running: AtomicU64,
     /// Bytes of their states.
     pub(super) state_bytes: AtomicU64,
@@ -267,6 +272,13 @@ impl Engine {
         let total = self.shared.gate().total;
         let running = (self.shared.running.load(Ordering::Relaxed) as usize).min(total);
         (running, total - running)
+    }
+
+    /// How often requests went on from what, by reason.
+    pub fn reuse(&self) -> Vec<(Reason, u64)> {
+        let Some(sessions) = &self.shared.settings.sessions else { return Vec::new() };
+        let automatic = sessions.automatic.counts().all();
+        sessions.named.counts().all().zip(automatic).map(|((reason, a), (_, b))| (reason, a + b)).collect()
     }
 
     /// Bytes of the states of the requests that are being answered.

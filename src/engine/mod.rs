@@ -10,6 +10,7 @@ mod generate;
 mod handle;
 mod memory;
 mod queue;
+mod recall;
 mod run;
 mod sample;
 mod serve;
@@ -21,6 +22,7 @@ pub use ask::{Answer, Ask, Begun, Done, ModelFile, Prompt, Refusal, Said, TokenC
 pub use boxed::{BOXED_MODEL, boxed_model};
 pub use generate::{Conversation, Finish, Generation, Generator, Request, Unsaved};
 pub use handle::{Counters, Engine, ModelState, Place, Settings};
+pub use recall::{AUTOMATIC, Sessions};
 pub use sample::{Sampler, Sampling};
 
 /// Tokens of a pass when a prompt is read: enough that each weight is read from memory once for many tokens, few enough

@@ -1,7 +1,7 @@
 //! Requests that wait for their turn.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::marker::PhantomData;
 
 use super::ask::{Ask, Listener, ModelFile, Refusal, Said};
 use super::handle::Place;
@@ -78,26 +78,25 @@ fn fairest(waiting: &[u32], running: &[u32], served: impl Fn(u32) -> Option<u64>
     (0..waiting.len()).min_by_key(|&i| (active(waiting[i]), served(waiting[i]), i))
 }
 
-/// Where a request's prompt becomes tokens: beside the model thread, since a long one takes its time.
-pub(super) fn prepare(
-    speech: Arc<super::speech::Speech>,
-    prompt: super::ask::Prompt,
-    done: impl FnOnce(Result<Vec<u32>, Refusal>) + Send + 'static,
+/// Does something beside the model thread, and tells what came of it; that it failed, if the thread did.
+pub(super) fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+    done: impl FnOnce(Result<T, Refusal>) + Send + 'static,
 ) {
     // Whatever happens to the thread, somebody waits to be told.
-    struct Told<F: FnOnce(Result<Vec<u32>, Refusal>)>(Option<F>);
-    impl<F: FnOnce(Result<Vec<u32>, Refusal>)> Drop for Told<F> {
+    struct Told<T, F: FnOnce(Result<T, Refusal>)>(Option<F>, PhantomData<fn(T)>);
+    impl<T, F: FnOnce(Result<T, Refusal>)> Drop for Told<T, F> {
         fn drop(&mut self) {
             if let Some(done) = self.0.take() {
                 done(Err(Refusal::Engine));
             }
         }
     }
-    let mut told = Told(Some(done));
+    let mut told = Told(Some(done), PhantomData);
     let work = move || {
-        let tokens = speech.tokens(&prompt);
+        let result = work();
         if let Some(done) = told.0.take() {
-            done(tokens);
+            done(result);
         }
     };
     if let Err(e) = std::thread::Builder::new().name("prompt".into()).spawn(work) {

@@ -1,12 +1,15 @@
 //! One answer under way.
 
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Instant;
 
-use super::ask::{Begun, Done, Listener, Prompt, Refusal, Said};
+use super::ask::{Ask, Begun, Done, Listener, Prompt, Refusal, Said};
 use super::generate::Finish;
 use super::handle::{Place, Shared, count};
 use super::memory::Memory;
 use super::queue::Queued;
+use super::recall::Ready;
 use super::sample::Sampler;
 use super::speech::{Heard, Speech, Voice};
 
@@ -22,8 +25,6 @@ pub(super) struct Run {
     place: Option<Place>,
     sampler: Sampler,
     voice: Voice,
-    /// Tokens of the prompt, once they are known.
-    prompt: usize,
     memory: Option<Memory>,
     limit: usize,
     endless: bool,
@@ -32,38 +33,45 @@ pub(super) struct Run {
     /// Since when nobody reads the answer.
     unread_since: Option<Instant>,
     finish: Option<Finish>,
+    /// Whether the last token ended the turn.
+    closed: bool,
 }
 
 impl Run {
     /// Of a request whose prompt is yet to be prepared.
-    pub(super) fn new(number: u64, queued: Queued, speech: &Speech) -> (Run, Prompt) {
+    pub(super) fn new(number: u64, queued: Queued, speech: &Speech) -> (Run, Prompt, Option<String>) {
         let Queued { ask, listener, place, .. } = queued;
+        let Ask { prompt, session, .. } = ask;
         let run = Run {
             number,
             user: place.user(),
             listener,
             place: Some(place),
             sampler: Sampler::new(ask.sampling),
-            voice: speech.voice(&ask.prompt, ask.stops, ask.logprobs),
-            prompt: 0,
+            voice: speech.voice(&prompt, ask.stops, ask.logprobs),
             memory: None,
             limit: ask.limit.unwrap_or(usize::MAX),
             endless: ask.endless,
             tokens: 0,
             unread_since: None,
             finish: None,
+            closed: false,
         };
-        (run, ask.prompt)
+        (run, prompt, session)
     }
 
-    /// Begins with the tokens of the prompt, in a memory that knows some of them.
-    pub(super) fn begin(&mut self, model: &str, tokens: &[u32], memory: Memory, context: usize) {
-        tokens.iter().for_each(|&t| self.sampler.saw(t));
-        self.prompt = tokens.len();
-        self.limit = self.limit.min(context - tokens.len());
-        let cached_tokens = memory.read();
+    /// Begins, with a memory that knows some of the tokens.
+    pub(super) fn begin(&mut self, model: &str, ready: Ready) {
+        let Ready { memory, new, room } = ready;
+        new.iter().for_each(|&t| self.sampler.saw(t));
+        self.limit = self.limit.min(room);
+        self.say(Said::Begun(Begun {
+            model: model.to_owned(),
+            prompt_tokens: memory.read() + memory.unread(),
+            cached_tokens: memory.read(),
+            session: memory.session().map(|(name, resumed)| (name.to_owned(), resumed)),
+        }));
         self.memory = Some(memory);
-        self.say(Said::Begun(Begun { model: model.to_owned(), prompt_tokens: self.prompt, cached_tokens }));
     }
 
     /// Tells why there is no answer, or no more of it.
@@ -104,59 +112,86 @@ impl Run {
             return true;
         }
         if self.listener.is_closed() {
-            self.finish(Finish::Cancelled, shared);
+            self.finish = Some(Finish::Cancelled);
         } else if self.listener.capacity() < ROOM {
             let since = *self.unread_since.get_or_insert(now);
             if cut_off || now - since > shared.settings.patience {
-                self.finish(Finish::Cancelled, shared);
+                self.finish = Some(Finish::Cancelled);
             }
         } else {
             self.unread_since = None;
             if cut_off && self.memory.is_none() {
                 self.say(Said::Failed(Refusal::Stopping));
-                self.finish(Finish::Cancelled, shared);
+                self.finish = Some(Finish::Cancelled);
             } else if cut_off {
-                self.end(Finish::Cancelled, shared);
+                self.end(Finish::Cancelled);
             }
         }
         self.finish.is_some()
     }
 
-    /// Chooses the next token by the logits after all that was read.
+    /// Chooses the next token by the logits after all that was read. It belongs to what is remembered, also if it ends the
+    /// answer.
     pub(super) fn go_on(&mut self, logits: &[f32], stops: &[u32], shared: &Shared) {
         let token = self.sampler.next(logits);
         self.tokens += 1;
         count(&shared.counters.tokens, 1);
         self.sampler.saw(token);
+        if let Some(memory) = &mut self.memory {
+            memory.push(&[token]);
+        }
         let heard = self.voice.push(token, logits);
         let stopped = heard.stopped;
+        self.closed = stops.contains(&token);
         self.tell(heard);
         if stopped {
-            self.finish(Finish::Stop, shared);
-        } else if !self.endless && stops.contains(&token) {
-            self.end(Finish::Stop, shared);
+            self.finish = Some(Finish::Stop);
+        } else if !self.endless && self.closed {
+            self.end(Finish::Stop);
         } else if self.tokens >= self.limit {
-            self.end(Finish::Length, shared);
-        } else if let Some(memory) = &mut self.memory {
-            memory.push(&[token]);
+            self.end(Finish::Length);
         }
     }
 
     /// Ends the answer with what was held back.
-    fn end(&mut self, finish: Finish, shared: &Shared) {
+    fn end(&mut self, finish: Finish) {
         let heard = self.voice.finish();
-        let finish = if heard.stopped { Finish::Stop } else { finish };
+        self.finish = Some(if heard.stopped { Finish::Stop } else { finish });
         self.tell(heard);
-        self.finish(finish, shared);
     }
 
-    fn finish(&mut self, finish: Finish, shared: &Shared) {
+    /// Saves what is to be kept, and tells that the answer has ended. Saving takes its time and happens beside the model
+    /// thread: in the thread that is returned.
+    pub(super) fn conclude(mut self, speech: &Speech, shared: &Arc<Shared>) -> Option<JoinHandle<()>> {
+        let Some(Memory::Kept(mut session)) = self.memory.take() else {
+            self.done(None, shared);
+            return None;
+        };
+        if self.tokens > 0 && !self.closed && self.voice.answers() {
+            session.push(&speech.closing());
+        }
+        let shared = shared.clone();
+        let save = move || {
+            session.end_turn();
+            let saved = session.save();
+            drop(session); // before the client knows, and goes on with it
+            let unsaved = saved.err().map(|e| e.to_string());
+            if let Some(why) = &unsaved {
+                log::error!("request {}: {why}", self.number);
+            }
+            self.done(unsaved, &shared);
+        };
+        let thread = std::thread::Builder::new().name("save".into()).spawn(save);
+        thread.inspect_err(|e| log::error!("can't start a thread, and a turn isn't saved: {e}")).ok()
+    }
+
+    fn done(mut self, unsaved: Option<String>, shared: &Shared) {
+        let Some(finish) = self.finish else { return };
         self.place = None;
         let cancelled = finish == Finish::Cancelled;
         count(if cancelled { &shared.counters.cancelled } else { &shared.counters.finished }, 1);
         log::debug!("request {}: {}", self.number, finish.name());
-        self.finish = Some(finish);
-        self.say(Said::Done(Done { finish, tokens: self.tokens }));
+        self.say(Said::Done(Done { finish, tokens: self.tokens, unsaved }));
     }
 
     fn tell(&self, heard: Heard) {

@@ -3,18 +3,21 @@
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use crate::gguf::Gguf;
 use crate::model::{Chunk, Forward, Logits, Model};
+use crate::session::Bound;
 
 use super::PASS;
 use super::ask::{ModelFile, Refusal};
 use super::handle::{Message, ModelState, Shared, count};
 use super::memory::Memory;
-use super::queue::{Queue, Queued, prepare};
+use super::queue::{Queue, Queued, beside};
+use super::recall::{Reader, Ready};
 use super::run::Run;
 use super::shares::shares;
 use super::speech::Speech;
@@ -31,6 +34,7 @@ struct Open {
     file: ModelFile,
     forward: Forward,
     speech: Arc<Speech>,
+    bound: Bound,
 }
 
 impl Open {
@@ -39,8 +43,9 @@ impl Open {
         let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", file.path.display());
         let model = Arc::new(Model::new(gguf).map_err(|e| fail(&e))?);
         let speech = Speech::new(model.file(), model.config().vocabulary).map_err(|e| e.to_string())?;
+        let bound = Bound::new(model.clone());
         let forward = Forward::new(model, threads).map_err(|e| e.to_string())?;
-        Ok(Open { file: file.clone(), forward, speech: Arc::new(speech) })
+        Ok(Open { file: file.clone(), forward, speech: Arc::new(speech), bound })
     }
 }
 
@@ -54,6 +59,8 @@ pub(super) struct Server {
     open: Option<Open>,
     queue: Queue,
     runs: Vec<Run>,
+    /// Threads that save what has ended.
+    saving: Vec<JoinHandle<()>>,
     /// Of the next run.
     number: u64,
     /// When it last had something to do.
@@ -79,6 +86,7 @@ impl Server {
             open: None,
             queue: Queue::default(),
             runs: Vec::new(),
+            saving: Vec::new(),
             number: 0,
             busy: Instant::now(),
             stop: None,
@@ -102,6 +110,9 @@ impl Server {
             if let Message::Ask(queued) = message {
                 queued.refuse(Refusal::Stopping);
             }
+        }
+        for thread in self.saving {
+            let _ = thread.join(); // it has said what went wrong
         }
     }
 
@@ -175,8 +186,16 @@ impl Server {
         let (shared, now) = (&self.shared, Instant::now());
         let cut_off = self.stop.is_some_and(|stop| stop <= now);
         count(&shared.counters.cancelled, self.queue.sweep());
-        self.runs.retain_mut(|run| !run.ended(shared, now, cut_off));
-        shared.running.store(self.runs.len() as u64, Ordering::Relaxed);
+        self.saving.retain(|thread| !thread.is_finished());
+        for i in (0..self.runs.len()).rev() {
+            if self.runs[i].ended(shared, now, cut_off) {
+                let run = self.runs.remove(i);
+                let open = self.open.as_ref(); // as long as anything runs
+                self.saving.extend(open.and_then(|open| run.conclude(&open.speech, shared)));
+            }
+        }
+        let running = self.runs.len() + self.saving.len();
+        shared.running.store(running as u64, Ordering::Relaxed);
         let bytes: usize = self.runs.iter().map(Run::state_bytes).sum();
         shared.state_bytes.store(bytes as u64, Ordering::Relaxed);
     }
@@ -188,9 +207,9 @@ impl Server {
             let Some(next) = self.queue.next(&users) else { break };
             let model = self.queue.model(next).clone();
             match self.ready(&model) {
-                Ok(Some(speech)) => {
+                Ok(Some(reader)) => {
                     let queued = self.queue.take(next);
-                    self.start(queued, speech);
+                    self.start(queued, reader);
                 }
                 Ok(None) => break, // those who use the other model go first
                 Err(why) => {
@@ -204,11 +223,11 @@ impl Server {
     }
 
     /// Opens the model, if another or none is open. `None` while another one is in use.
-    fn ready(&mut self, model: &ModelFile) -> Result<Option<Arc<Speech>>, Refusal> {
+    fn ready(&mut self, model: &ModelFile) -> Result<Option<Reader>, Refusal> {
         if let Some(open) = &self.open {
             let changed = open.forward.model().file().check_unchanged();
             if open.file == *model && changed.is_ok() {
-                return Ok(Some(open.speech.clone()));
+                return Ok(Some(self.reader(open)));
             }
             if !self.runs.is_empty() {
                 return Ok(None);
@@ -224,7 +243,9 @@ impl Server {
                 count(&self.shared.counters.opened, 1);
                 log::info!("model {} opened in {} ms", model.name, start.elapsed().as_millis());
                 self.model.send_replace(ModelState::Open(model.name.clone()));
-                Ok(Some(self.open.insert(open).speech.clone()))
+                let reader = self.reader(&open);
+                self.open = Some(open);
+                Ok(Some(reader))
             }
             Err(why) => {
                 self.model.send_replace(ModelState::Closed);
@@ -241,41 +262,41 @@ impl Server {
         }
     }
 
-    /// Starts a request: its prompt becomes tokens elsewhere.
-    fn start(&mut self, queued: Queued, speech: Arc<Speech>) {
+    fn reader(&self, open: &Open) -> Reader {
+        Reader {
+            name: open.file.name.clone(),
+            speech: open.speech.clone(),
+            bound: open.bound.clone(),
+            sessions: self.shared.settings.sessions.clone(),
+        }
+    }
+
+    /// Starts a request. Its prompt becomes tokens, and what it goes on from is found, beside this thread.
+    fn start(&mut self, queued: Queued, reader: Reader) {
         self.number += 1;
-        let number = self.number;
-        log::info!("request {number}: user {}, model {}", queued.place.user(), queued.model.name);
-        let (run, prompt) = Run::new(number, queued, &speech);
+        let (number, user) = (self.number, queued.place.user());
+        log::info!("request {number}: user {user}, model {}", queued.model.name);
+        let (run, prompt, session) = Run::new(number, queued, &reader.speech);
         self.runs.push(run);
-        self.shared.running.store(self.runs.len() as u64, Ordering::Relaxed);
+        self.shared.running.fetch_add(1, Ordering::Relaxed);
         let outbox = self.outbox.clone();
-        prepare(speech, prompt, move |tokens| {
-            let _ = outbox.send(Message::Prepared(number, tokens)); // the engine may have stopped meanwhile
-        });
+        beside(
+            move || reader.recall(user, prompt, session.as_deref()).map(Box::new),
+            move |ready| {
+                let _ = outbox.send(Message::Prepared(number, ready)); // the engine may have stopped meanwhile
+            },
+        );
     }
 
     /// Begins to read a prompt.
-    fn begin(&mut self, number: u64, tokens: Result<Vec<u32>, Refusal>) {
+    fn begin(&mut self, number: u64, ready: Result<Box<Ready>, Refusal>) {
         let Some(index) = self.runs.iter().position(|r| r.number == number) else { return };
         let Some(open) = &self.open else { return };
-        let config = open.forward.model().config();
-        let name = &open.file.name;
-        let tokens = tokens.and_then(|tokens| match tokens.len() < config.context {
-            true => Ok(tokens),
-            false => {
-                Err(Refusal::TooLong { name: name.clone(), tokens: tokens.len(), context: config.context })
-            }
-        });
-        match tokens {
-            Err(why) => {
-                self.runs.remove(index).fail(why, &self.shared);
-            }
-            Ok(tokens) => {
-                let mut memory = Memory::new(config);
-                memory.push(&tokens);
-                count(&self.shared.counters.cached_tokens, memory.read());
-                self.runs[index].begin(name, &tokens, memory, config.context);
+        match ready {
+            Err(why) => self.runs.remove(index).fail(why, &self.shared),
+            Ok(ready) => {
+                count(&self.shared.counters.cached_tokens, ready.memory.read());
+                self.runs[index].begin(&open.file.name, *ready);
             }
         }
     }
@@ -304,16 +325,17 @@ impl Server {
         self.shared.progressed();
         let start = Instant::now();
         let mut chunks = Vec::new();
-        let mut asked = Vec::new();
+        // Who reads: the run, how many tokens, and whether the logits of the last are wanted.
+        let mut readers = Vec::new();
         for (i, (run, &n)) in self.runs.iter_mut().zip(&plan).enumerate() {
             let Some(memory) = run.memory().filter(|_| n > 0) else { continue };
-            let last = n == memory.unread();
-            let (tokens, state) = memory.next_chunk(n);
-            if last {
-                asked.push(i);
-            }
+            let unread = memory.unread();
+            let Some((tokens, state)) = memory.next_chunk(n) else { continue };
+            let last = tokens.len() == unread;
+            readers.push((i, tokens.len(), last));
             chunks.push(Chunk { tokens, state, logits: if last { Logits::Last } else { Logits::None } });
         }
+        let vocabulary = open.forward.model().config().vocabulary;
         let result = open.forward.run(&mut chunks);
         drop(chunks);
         let logits = match result {
@@ -326,10 +348,23 @@ impl Server {
                 return;
             }
         };
-        let vocabulary = logits.len() / asked.len().max(1);
-        let prompts: usize = self.runs.iter().zip(&plan).filter(|(r, _)| !r.answers()).map(|(_, n)| n).sum();
-        for (&i, logits) in asked.iter().zip(logits.chunks_exact(vocabulary.max(1))) {
-            self.runs[i].go_on(logits, open.speech.tokenizer.stops(), &self.shared);
+        let mut logits = logits.chunks_exact(vocabulary);
+        let mut prompts = 0;
+        let mut failed = Vec::new();
+        for (i, count, last) in readers {
+            let run = &mut self.runs[i];
+            let logits = if last { logits.next() } else { None };
+            prompts += if run.answers() { 0 } else { count };
+            match (run.memory().map(Memory::settle), logits) {
+                (Some(Ok(true)), Some(logits)) => {
+                    run.go_on(logits, open.speech.tokenizer.stops(), &self.shared)
+                }
+                (Some(Err(why)), _) => failed.push((i, why)),
+                _ => {} // there is more to be read, perhaps once more
+            }
+        }
+        for (i, why) in failed.into_iter().rev() {
+            self.runs.remove(i).fail(Refusal::Session(Arc::new(why)), &self.shared);
         }
         self.busy = Instant::now();
         let time = start.elapsed();

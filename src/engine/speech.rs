@@ -28,7 +28,7 @@ impl Speech {
         let tokens = match prompt {
             Prompt::Text(text) => self.tokenizer.encode(text, Special::Forbid),
             Prompt::Tokens(tokens) => tokens.clone(),
-            Prompt::Chat(chat) => self.chat(chat)?,
+            Prompt::Chat(chat) => self.chat_after(chat, 0)?,
         };
         if tokens.is_empty() {
             return Err(Refusal::Empty);
@@ -42,10 +42,17 @@ impl Speech {
         Ok(tokens)
     }
 
-    fn chat(&self, chat: &Chat) -> Result<Vec<u32>, Refusal> {
+    /// The tokens that messages add to a conversation that already has the first `known` of them.
+    pub(super) fn chat_after(&self, chat: &Chat, known: usize) -> Result<Vec<u32>, Refusal> {
         let template = self.template.as_ref().map_err(|why| Refusal::Unreadable(why.clone()))?;
-        let prompt = template.render(chat).and_then(|p| p.tokens(&self.tokenizer));
+        let prompt = template.render_after(chat, known).and_then(|p| p.tokens(&self.tokenizer));
         prompt.map(|p| p.tokens).map_err(|e| Refusal::Unreadable(e.to_string()))
+    }
+
+    /// What ends the turn of an answer that was cut off; nothing where the format isn't known.
+    pub(super) fn closing(&self) -> Vec<u32> {
+        let closing = self.template.as_ref().ok().and_then(|t| t.closing().ok());
+        closing.and_then(|p| p.tokens(&self.tokenizer).ok()).map_or_else(Vec::new, |p| p.tokens)
     }
 
     /// What becomes of the answer to a prompt.
@@ -87,6 +94,11 @@ pub(super) struct Heard {
 }
 
 impl Voice {
+    /// Whether it is an answer in a conversation.
+    pub(super) fn answers(&self) -> bool {
+        matches!(self.how, How::Answer(_))
+    }
+
     /// What the next token says, which was chosen by `logits`.
     pub(super) fn push(&mut self, token: u32, logits: &[f32]) -> Heard {
         let events = match &mut self.how {

@@ -144,6 +144,11 @@ impl Store {
         Store(Arc::new(Inner { root, settings, disk, counts: Counts::default(), heads: Mutex::default() }))
     }
 
+    /// How new sessions are kept.
+    pub fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
     /// How often sessions started from where.
     pub fn counts(&self) -> &Counts {
         &self.0.counts

@@ -46,7 +46,8 @@ impl Drop for Scratch {
 /// `kadenced` without the configuration and the environment of who runs the tests.
 pub fn kadenced(scratch: &Scratch) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kadenced"));
-    command.env_clear().env("HOME", &scratch.0).stdin(Stdio::null());
+    command.env_clear().env("HOME", &scratch.0).env("KADENCE_STATE_DIR", scratch.path("state"));
+    command.stdin(Stdio::null());
     command
 }
 
@@ -72,6 +73,17 @@ impl Daemon {
         let daemon = Daemon { child, socket, scratch };
         daemon.ready().await;
         daemon
+    }
+
+    /// Kills it, as a power cut would, or asks it to end, and starts it again with the same configuration.
+    pub async fn again(&mut self, signal: &str) {
+        self.signal(signal);
+        self.ended().await;
+        let mut command = kadenced(&self.scratch);
+        command.arg("--config").arg(self.scratch.path("kadence.toml")).arg("--socket").arg(&self.socket);
+        command.arg("--model").arg(model("k3-s-f16"));
+        self.child = command.spawn().unwrap();
+        self.ready().await;
     }
 
     /// Waits until it answers.
