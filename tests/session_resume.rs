@@ -30,6 +30,31 @@ fn only_new_tokens_are_read_after_a_restart() {
 }
 
 #[test]
+fn rows_may_be_kept_in_eight_bits() {
+    let folder = Folder::new("resume-rows");
+    let mut runner = runner("k3-h128-f16");
+    let settings = Settings { rows: kadence_quant::Format::Q8_0, ..settings(Codec::Exact) };
+    let text = tokens(300, 1);
+    let mut session = store(&folder, settings).open(USER, "a", &runner.bound).unwrap();
+    turn(&mut runner, &mut session, &text);
+    drop(session);
+    let bytes: u64 = folder
+        .files("a")
+        .iter()
+        .filter(|f| f.to_str().unwrap().contains("/rows-"))
+        .map(|f| f.metadata().unwrap().len())
+        .sum();
+    let config = runner.bound.config();
+    let mla = config.layers.iter().filter(|&&m| m == kadence::model::Mixer::Mla).count();
+    assert_eq!(bytes, 4 * (64 * mla * config.row() / 32 * 34 + 32) as u64);
+    let mut session = store(&folder, settings).open(USER, "a", &runner.bound).unwrap();
+    let (logits, count) = turn(&mut runner, &mut session, &[5]);
+    assert_eq!(count, 1);
+    let difference = difference(&logits, &cold(&mut runner, &[&text[..], &[5]].concat()));
+    assert!(difference < 0.3, "{difference}");
+}
+
+#[test]
 fn restoring_between_chunks_equals_a_cold_run() {
     let folder = Folder::new("resume-boundary");
     let mut runner = runner("k3-s-f32");
