@@ -139,7 +139,7 @@ fn sessions_are_listed_shown_branched_moved_and_deleted() {
     let next = &turns(&folder, "c", "Four\n")[0];
     assert_eq!((next["reason"].as_str(), number(next, "tokens_reread")), (Some("resumed"), 0));
     output(session(&folder, &["delete", "a"]));
-    let names: Vec<Value> =
+    let mut names: Vec<Value> =
         json(&["list", "--json"]).as_array().unwrap().iter().map(|s| s["name"].clone()).collect();
     names.sort_by_key(Value::to_string); // what was changed in the same second has no order
     assert_eq!(names, ["b", "c"]);

@@ -146,7 +146,7 @@ impl Talk<'_> {
         let start = Instant::now();
         self.session.say(&prompt).map_err(fail)?;
         let resumed = self.session.adopt_prefix().or(self.resumed.take());
-        let reused = self.session.state().tokens();
+        let (reused, known) = (self.session.state().tokens(), self.session.resumed());
         let mut parser = Parser::new(self.tokenizer.clone(), &self.template, false);
         let (mut answer, mut first_token) = (String::new(), None);
         let request = Request {
@@ -162,6 +162,8 @@ impl Talk<'_> {
             answer.push_str(&text);
         });
         let done = done.map_err(|e| Failure::in_file(self.path, &e))?;
+        // Damage that was found only now.
+        let found = Some(self.session.resumed()).filter(|r| *r != known);
         let rest = content(parser.finish());
         show(&rest);
         answer.push_str(&rest);
@@ -173,7 +175,7 @@ impl Talk<'_> {
         let unsaved = self.session.save().err().map(|e| e.to_string());
         self.sampling.seed = self.sampling.seed.wrapping_add(1); // or the next answer draws the same numbers
         let first_token = first_token.unwrap_or_else(|| start.elapsed().as_secs_f64());
-        Ok(Turn { answer, resumed, reused, done, first_token, unsaved })
+        Ok(Turn { answer, resumed: found.or(resumed), reused, done, first_token, unsaved })
     }
 }
 

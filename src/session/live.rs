@@ -131,7 +131,7 @@ impl Session {
         let spacing = self.store.settings.spacing;
         let mut end = self.tokens.len().min(at + most).min((at / spacing + 1) * spacing);
         // A prompt that comes again needs the state before its last token, whose logits say what follows.
-        let before_last = self.tokens.len() - 1;
+        let before_last = self.tokens.len().saturating_sub(1);
         if end == self.tokens.len() && at < before_last && before_last - self.saved_until(at) >= WORTH {
             end = before_last;
         }

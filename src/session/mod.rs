@@ -162,7 +162,7 @@ pub enum Error {
     /// Its tokens can't all be read any more.
     #[error(
         "session {session:?} is damaged: of its {of} tokens {readable} can be read; `kadence session rewind {session} \
-         --tokens {readable}` goes on from there, and nothing behind that will be remembered"
+         --tokens {readable}` goes on from there, and nothing behind that will be remembered; or delete it"
     )]
     TokensDamaged {
         /// The session.

@@ -98,7 +98,7 @@ impl Store {
         let is_new = !folder.is_dir();
         if is_new {
             self.check_count(user)?;
-            self.0.disk.make_folder(&folder).map_err(|e| Error::io("create it", &folder, e))?;
+            self.make(&folder)?;
         }
         let lock = lock(&folder, name)?;
         let files = Files::read(&folder, user, name)?;

@@ -290,6 +290,19 @@ impl Store {
         Ok(summary(&head))
     }
 
+    /// Creates the folder of a session, and returns when its name, and those of the folders above, are on the disk.
+    pub(super) fn make(&self, folder: &Path) -> Result<(), Error> {
+        let disk = &self.0.disk;
+        let above = folder
+            .ancestors()
+            .skip(1)
+            .take_while(|f| f.starts_with(&self.0.root))
+            .chain(self.0.root.parent());
+        let made =
+            disk.make_folder(folder).and_then(|()| above.into_iter().try_for_each(|f| disk.sync_folder(f)));
+        made.map_err(|e| Error::io("create it", folder, e))
+    }
+
     /// Creates the folder of a session and fills it; removes it again if that fails.
     pub(super) fn create<T>(
         &self,
@@ -301,7 +314,7 @@ impl Store {
         if folder.exists() {
             return Err(Error::Exists(name.into()));
         }
-        self.0.disk.make_folder(&folder).map_err(|e| Error::io("create it", &folder, e))?;
+        self.make(&folder)?;
         let filled = lock(&folder, name).and_then(|_lock| fill(&folder));
         filled.inspect_err(|_| _ = std::fs::remove_dir_all(&folder))
     }
