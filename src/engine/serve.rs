@@ -303,19 +303,16 @@ impl Server {
 
     /// How many tokens each run reads in the next pass. Who answers gets the next token; prompts share the rest.
     fn plan(&self) -> Vec<usize> {
-        let wants: Vec<(u32, usize, bool)> =
-            self.runs.iter().map(|r| (r.user, r.wants().unwrap_or(0), r.answers())).collect();
+        let wants = self.runs.iter().map(|r| (r.user, r.wants().unwrap_or(0), r.answers()));
+        // Who has to read again what was damaged, in the middle of an answer, reads as if it were a prompt.
+        let wants: Vec<_> = wants.map(|(user, n, answers)| (user, n, answers && n <= 1)).collect();
         let answers = wants.iter().filter(|w| w.2 && w.1 > 0).count();
         let room = PASS.saturating_sub(answers);
         let budget = if answers > 0 { self.piece.min(room) } else { room };
         let prompts: Vec<_> =
             wants.iter().map(|&(user, n, answers)| (user, if answers { 0 } else { n })).collect();
         let reads = shares(&prompts, budget);
-        wants
-            .iter()
-            .zip(reads)
-            .map(|(&(_, n, answers), read)| if answers { n.min(1) } else { read })
-            .collect()
+        wants.iter().zip(reads).map(|(&(_, n, answers), read)| if answers { n } else { read }).collect()
     }
 
     /// One pass over the weights, for all who can go on.

@@ -6,7 +6,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What sessions do to a disk. [`Disk::real`] does it; anything else is for tests.
+/// What sessions do to a disk. [`RealDisk`] does it; anything else is for tests.
 pub trait Disk: Send + Sync + Debug {
     /// Creates a folder that only its owner may look into, and those above it. It may be there already.
     fn make_folder(&self, path: &Path) -> io::Result<()> {
