@@ -25,22 +25,24 @@ pub(super) struct Files {
     pub log: Option<(String, Contents)>,
     /// Tokens that there should be.
     pub tokens: usize,
+    /// The chain of those there are.
+    chain: Chain,
 }
 
 impl Files {
     /// Reads head and tokens. Where the head is damaged, the tokens tell what there is.
     pub fn read(folder: &Path, user: u32, session: &str) -> Result<Files, Error> {
         match Head::read(folder, user, session)? {
-            Found::Nothing => Ok(Files { head: None, log: None, tokens: 0 }),
+            Found::Nothing => Ok(Files::new(None, None, 0)),
             Found::Head(head) => {
-                let (name, bytes) = &head.log;
+                let ((name, bytes), head_tokens) = (&head.log, head.tokens);
                 let mut log = Contents::read(&folder.join(name), *bytes).ok().map(|log| (name.clone(), log));
                 if let Some((_, log)) = &mut log
                     && (log.tokens.len(), log.ends.len() + 1) == (head.tokens, head.turns)
                 {
                     log.ends.push(head.tokens); // all that is damaged is the mark of the last turn's end
                 }
-                Ok(Files { tokens: head.tokens, log, head: Some(*head) })
+                Ok(Files::new(Some(*head), log, head_tokens))
             }
             Found::Damaged => {
                 let serial =
@@ -53,18 +55,22 @@ impl Files {
                     let session = session.to_owned();
                     return Err(Error::TokensDamaged { session, readable: 0, of: 0 });
                 }
-                Ok(Files { head: None, log, tokens })
+                Ok(Files::new(None, log, tokens))
             }
         }
+    }
+
+    fn new(head: Option<Head>, log: Option<(String, Contents)>, tokens: usize) -> Files {
+        let chain = log.as_ref().map_or_else(Chain::default, |(_, log)| Chain::new(&log.tokens));
+        Files { head, log, tokens, chain }
     }
 
     /// Tokens at the start that are those that the head means.
     pub fn readable(&self) -> usize {
         let Some((_, log)) = &self.log else { return 0 };
         let Some(head) = &self.head else { return log.tokens.len() };
-        let chain = Chain::new(&log.tokens);
         let sound = |count: usize, digest: Digest| {
-            count <= log.tokens.len() && chain.at(&log.tokens, count) == digest
+            count <= log.tokens.len() && self.chain.at(&log.tokens, count) == digest
         };
         if sound(head.tokens, head.chain) {
             return head.tokens;
@@ -145,7 +151,7 @@ impl Session {
             binding,
             window,
             format,
-            chain: Chain::new(&tokens),
+            chain: files.chain.clone(),
             tokens,
             ends,
             log,

@@ -197,7 +197,9 @@ impl Store {
         let files = Files::read(folder, user, name)?;
         let readable = files.readable();
         match files {
-            Files { head: Some(head), log: Some((_, log)), tokens } if readable == tokens => Ok((head, log)),
+            Files { head: Some(head), log: Some((_, log)), tokens, .. } if readable == tokens => {
+                Ok((head, log))
+            }
             Files { head: None, log: None, .. } => Err(Error::Missing(name.into())),
             Files { tokens, .. } => Err(Error::TokensDamaged { session: name.into(), readable, of: tokens }),
         }
