@@ -83,24 +83,26 @@ impl Disk for RealDisk {}
 
 impl dyn Disk + '_ {
     /// Writes all of the bytes.
-    pub(super) fn write_all(&self, file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match self.write(file, bytes) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => bytes = &bytes[written..],
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
+    pub(super) fn write_all(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+        Through { disk: self, file }.write_all(bytes)
     }
 
     /// Creates a file with these bytes, and returns when they are on the disk. A file that couldn't be completed is
     /// removed.
     pub(super) fn write_new(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.write_file(path, |out| out.write_all(bytes)).map(drop)
+    }
+
+    /// The same with whatever `write` writes; gives the size of the file.
+    pub(super) fn write_file(
+        &self,
+        path: &Path,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<u64> {
         let mut file = self.create(path)?;
-        let written = self.write_all(&mut file, bytes).and_then(|()| self.sync(&file));
-        written.inspect_err(|_| _ = self.remove(path))
+        let written = write(&mut Through { disk: self, file: &mut file }).and_then(|()| self.sync(&file));
+        written.inspect_err(|_| _ = self.remove(path))?;
+        Ok(file.metadata()?.len())
     }
 
     /// Puts a file with these bytes in the place of what is there, at once or not at all.
@@ -113,5 +115,21 @@ impl dyn Disk + '_ {
         self.write_new(&new, bytes)?;
         self.rename(&new, path)?;
         self.sync_folder(path.parent().unwrap_or(Path::new("/")))
+    }
+}
+
+/// A file that is written to through a disk.
+struct Through<'a> {
+    disk: &'a dyn Disk,
+    file: &'a mut File,
+}
+
+impl Write for Through<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.disk.write(self.file, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

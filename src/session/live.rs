@@ -11,20 +11,13 @@ use crate::model::{ROW_BLOCK, State, Window};
 use super::digest::{Chain, Digest};
 use super::head::Checkpoint;
 use super::row_log::RowLog;
+use super::snapshot::{Label, Snapshot};
 use super::store::{Bound, Inner};
 use super::token_log::Tail;
-use super::{Error, Reason, Resumed, snapshot};
+use super::{Error, Reason, Resumed};
 
 /// Fewer new tokens than these aren't worth a checkpoint before the end of the prompt.
 const WORTH: usize = 64;
-
-/// A stored state that is not yet on disk.
-#[derive(Debug)]
-pub(super) struct Pending {
-    pub tokens: usize,
-    pub chain: Digest,
-    pub bytes: Vec<u8>,
-}
 
 /// A conversation and its memory.
 #[derive(Debug)]
@@ -53,7 +46,7 @@ pub struct Session {
     /// On disk, in ascending order.
     pub(super) checkpoints: Vec<Checkpoint>,
     /// In memory, in ascending order.
-    pub(super) pending: Vec<Pending>,
+    pub(super) pending: Vec<Snapshot>,
     /// Files that the next head won't name.
     pub(super) unused: Vec<String>,
     /// The tokens on disk aren't the first of these: the log has to be written anew.
@@ -140,7 +133,8 @@ impl Session {
 
     /// Tokens of the last state at or before `at` that is kept anywhere.
     fn saved_until(&self, at: usize) -> usize {
-        let saved = self.checkpoints.iter().map(|c| c.tokens).chain(self.pending.iter().map(|p| p.tokens));
+        let saved =
+            self.checkpoints.iter().map(|c| c.tokens).chain(self.pending.iter().map(|p| p.label.tokens));
         saved.filter(|&t| t <= at).max().unwrap_or(0)
     }
 
@@ -195,27 +189,25 @@ impl Session {
     /// Keeps the present state in memory, to be written with the next save.
     pub(super) fn keep_state(&mut self) -> Result<(), Error> {
         let tokens = self.state.tokens();
-        let known = self.checkpoints.iter().map(|c| c.tokens).chain(self.pending.iter().map(|p| p.tokens));
+        let known =
+            self.checkpoints.iter().map(|c| c.tokens).chain(self.pending.iter().map(|p| p.label.tokens));
         if tokens == 0 || known.into_iter().any(|t| t == tokens) {
             return Ok(());
         }
-        let chain = self.chain.at(&self.tokens, tokens);
-        let label = self.label(tokens, chain);
+        let label = self.label(tokens, self.chain.at(&self.tokens, tokens));
         let head = self.bound.config().kda_head;
-        let bytes = snapshot::write(&self.state, label, self.store.settings.codec, head)
-            .map_err(|e| Error::io("store a state", &self.folder, std::io::Error::other(e)))?;
-        self.pending.push(Pending { tokens, chain, bytes });
-        let sizes = |p: &Pending| (p.tokens, p.bytes.len() as u64);
+        self.pending.push(Snapshot::take(&self.state, label, self.store.settings.codec, head));
+        let sizes = |p: &Snapshot| (p.label.tokens, p.bytes());
         let gone = super::save::least_useful(
             self.pending.iter().map(sizes).collect(),
             self.store.settings.limits.pending,
         );
-        self.pending.retain(|p| !gone.contains(&p.tokens));
+        self.pending.retain(|p| !gone.contains(&p.label.tokens));
         Ok(())
     }
 
-    pub(super) fn label(&self, tokens: usize, chain: Digest) -> snapshot::Label {
-        snapshot::Label { binding: self.binding, tokens, chain }
+    pub(super) fn label(&self, tokens: usize, chain: Digest) -> Label {
+        Label { binding: self.binding, tokens, chain }
     }
 
     /// Goes back to where it had `tokens` tokens, and saves that. The turn ends there.
@@ -247,7 +239,7 @@ impl Session {
             std::mem::take(&mut self.checkpoints).into_iter().partition(|c| c.tokens <= tokens);
         self.checkpoints = kept;
         self.unused.extend(Vec::<Checkpoint>::into_iter(gone).map(|c| c.file));
-        self.pending.retain(|p| p.tokens <= tokens);
+        self.pending.retain(|p| p.label.tokens <= tokens);
         let damaged = self.state.tokens() > tokens && self.start_from_kept();
         let at = self.state.tokens();
         let reason = if damaged { Reason::Damaged } else { self.went_back(read) };

@@ -2,17 +2,17 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::gguf::WriteError;
 use crate::model::{ROW_BLOCK, State, StoredRows, Window};
 
 use super::digest::{Chain, Digest};
 use super::head::{Checkpoint, Found, Head, StoredWindow, check_file_name};
 use super::live::Session;
 use super::row_log::{RowLog, SegmentName};
-use super::snapshot;
+use super::snapshot::{self, Snapshot};
 use super::store::{Bound, Inner, Store, lock, now};
 use super::token_log::{Contents, Tail};
 use super::{Disk, Error, Reason, Resumed};
@@ -226,7 +226,7 @@ impl Session {
         let mut damaged = false;
         loop {
             let stored = self.checkpoints.last().map(|c| (c.tokens, c.chain));
-            let pending = self.pending.last().map(|p| (p.tokens, p.chain));
+            let pending = self.pending.last().map(|p| (p.label.tokens, p.label.chain));
             let from_memory = pending.map(|p| p.0) >= stored.map(|s| s.0);
             let Some((tokens, chain)) = (if from_memory { pending } else { stored }) else {
                 self.unused.extend(self.rows.cut(0));
@@ -239,7 +239,7 @@ impl Session {
                 let label = self.label(tokens, chain);
                 let head = self.bound.config().kda_head;
                 if from_memory {
-                    let file = in_memory(&self.pending.last()?.bytes).ok()?;
+                    let file = in_memory(self.pending.last()?).ok()?;
                     snapshot::read(&descriptor_path(&file), label, head, rows, self.new_state())
                 } else {
                     let path = self.folder.join(&self.checkpoints.last()?.file);
@@ -344,10 +344,11 @@ pub(super) fn share(
     Ok((new_segments, new_checkpoints))
 }
 
-/// A file without a name that holds these bytes.
-fn in_memory(bytes: &[u8]) -> std::io::Result<File> {
-    let mut file = File::from(rustix::fs::memfd_create("kadence-state", rustix::fs::MemfdFlags::CLOEXEC)?);
-    file.write_all(bytes)?;
+/// A file without a name that holds a state.
+fn in_memory(state: &Snapshot) -> Result<File, WriteError> {
+    let file = rustix::fs::memfd_create("kadence-state", rustix::fs::MemfdFlags::CLOEXEC);
+    let file = File::from(file.map_err(std::io::Error::from)?);
+    state.write(&file)?;
     Ok(file)
 }
 

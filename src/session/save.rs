@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use crate::gguf::WriteError;
+
 use super::digest::Digest;
 use super::head::{Checkpoint, Head, StoredWindow};
 use super::live::Session;
@@ -83,12 +85,13 @@ impl Session {
         let log = self.write_tokens(written).map_err(|e| fail(self, e))?;
         let mut checkpoints = self.checkpoints.clone();
         for i in 0..self.pending.len() {
-            let tokens = self.pending[i].tokens;
+            let tokens = self.pending[i].label.tokens;
             let file = self.new_name(&format!("state-{tokens}"), "gguf");
             let pending = &self.pending[i];
             written.push(file.clone());
-            disk.write_new(&self.folder.join(&file), &pending.bytes).map_err(|e| fail(self, e))?;
-            let (chain, bytes) = (pending.chain, pending.bytes.len() as u64);
+            let path = self.folder.join(&file);
+            let bytes = disk.write_file(&path, |out| pending.write(out).map_err(io_error));
+            let (chain, bytes) = (pending.label.chain, bytes.map_err(|e| fail(self, e))?);
             checkpoints.push(Checkpoint { file, tokens, chain, bytes });
         }
         checkpoints.sort_by_key(|c| c.tokens);
@@ -175,6 +178,13 @@ impl Session {
 
     fn whole_chain(&self) -> Digest {
         self.chain.at(&self.tokens, self.tokens.len())
+    }
+}
+
+fn io_error(e: WriteError) -> std::io::Error {
+    match e {
+        WriteError::Io(e) => e,
+        other => std::io::Error::other(other),
     }
 }
 

@@ -5,6 +5,7 @@
 //! `codec`, `check` (digest of the keys and of the digests of the tensors). Tensors, as bytes: `kda.<i>.s` and
 //! `kda.<i>.window` for each KDA layer in the codec, `rows` as they are in memory.
 
+use std::io::Write;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
@@ -42,44 +43,62 @@ fn row_of(kda: &KdaState, head: usize) -> usize {
     if kda.s.len().is_multiple_of(head) && kda.window[0].len().is_multiple_of(head) { head } else { 1 }
 }
 
-/// The stored form of a state. `head` is the size of a KDA head, whose values share a scale.
-///
-/// # Errors
-/// Only if the state can't be a GGUF file.
-pub(super) fn write(state: &State, label: Label, codec: Codec, head: usize) -> Result<Vec<u8>, WriteError> {
-    let parts = in_parallel(state.kda(), |kda| {
-        let (mut s, mut window) = (Vec::new(), Vec::new());
-        let row = row_of(kda, head);
-        encode(codec, row, &kda.s, &mut s);
-        encode(window_codec(codec), row, &kda.window.concat(), &mut window);
-        [s, window].map(|bytes| (Digest::of(&[&bytes]), bytes))
-    });
-    let mut rows = Vec::new();
-    state.rows().take_part(label.tokens / ROW_BLOCK, label.tokens % ROW_BLOCK, &mut rows);
-    let tensors: Vec<(String, Digest, &[u8])> = parts
-        .iter()
-        .enumerate()
-        .flat_map(|(i, [s, w])| {
-            [(format!("kda.{i}.s"), s.0, &s.1[..]), (format!("kda.{i}.window"), w.0, &w.1)]
-        })
-        .chain((!rows.is_empty()).then(|| ("rows".to_owned(), Digest::of(&[&rows]), &rows[..])))
-        .collect();
-    let mut header = Writer::new();
-    header.set("general.type", KIND)?;
-    header.set("kadence.state.format", FORMAT_VERSION)?;
-    header.set("kadence.state.binding", &*label.binding.to_string())?;
-    header.set("kadence.state.tokens", label.tokens as u64)?;
-    header.set("kadence.state.chain", &*label.chain.to_string())?;
-    header.set("kadence.state.codec", codec.name())?;
-    let check = check(label, codec, tensors.iter().map(|t| t.1));
-    header.set("kadence.state.check", &*check.to_string())?;
-    for (name, _, bytes) in &tensors {
-        header.tensor(name, Format::I8, &[bytes.len() as u64])?;
+/// The stored form of a state.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    pub label: Label,
+    codec: Codec,
+    /// Name, digest and bytes of each tensor.
+    tensors: Vec<(String, Digest, Vec<u8>)>,
+}
+
+impl Snapshot {
+    /// Stores a state. `head` is the size of a KDA head, whose values share a scale.
+    pub fn take(state: &State, label: Label, codec: Codec, head: usize) -> Snapshot {
+        let parts = in_parallel(state.kda(), |kda| {
+            let (mut s, mut window) = (Vec::new(), Vec::new());
+            let row = row_of(kda, head);
+            encode(codec, row, &kda.s, &mut s);
+            encode(window_codec(codec), row, &kda.window.concat(), &mut window);
+            [s, window].map(|bytes| (Digest::of(&[&bytes]), bytes))
+        });
+        let mut rows = Vec::new();
+        state.rows().take_part(label.tokens / ROW_BLOCK, label.tokens % ROW_BLOCK, &mut rows);
+        let rows = (!rows.is_empty()).then(|| ("rows".to_owned(), Digest::of(&[&rows]), rows));
+        let named = |(i, [s, window]): (usize, [(Digest, Vec<u8>); 2])| {
+            [(format!("kda.{i}.s"), s.0, s.1), (format!("kda.{i}.window"), window.0, window.1)]
+        };
+        let tensors = parts.into_iter().enumerate().flat_map(named).chain(rows).collect();
+        Snapshot { label, codec, tensors }
     }
-    let size = tensors.iter().map(|t| t.2.len() + 64).sum::<usize>() + 4096;
-    let mut out = header.start(Vec::with_capacity(size))?;
-    tensors.iter().try_for_each(|(name, _, bytes)| out.write(name, bytes))?;
-    out.finish()
+
+    /// Bytes, but for the header.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.2.len() as u64).sum()
+    }
+
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// If `out` refuses.
+    pub fn write(&self, out: impl Write) -> Result<(), WriteError> {
+        let Snapshot { label, codec, tensors } = self;
+        let mut header = Writer::new();
+        header.set("general.type", KIND)?;
+        header.set("kadence.state.format", FORMAT_VERSION)?;
+        header.set("kadence.state.binding", &*label.binding.to_string())?;
+        header.set("kadence.state.tokens", label.tokens as u64)?;
+        header.set("kadence.state.chain", &*label.chain.to_string())?;
+        header.set("kadence.state.codec", codec.name())?;
+        let check = check(*label, *codec, tensors.iter().map(|t| t.1));
+        header.set("kadence.state.check", &*check.to_string())?;
+        for (name, _, bytes) in tensors {
+            header.tensor(name, Format::I8, &[bytes.len() as u64])?;
+        }
+        let mut out = header.start(out)?;
+        tensors.iter().try_for_each(|(name, _, bytes)| out.write(name, bytes))?;
+        out.finish().map(drop)
+    }
 }
 
 fn check(label: Label, codec: Codec, tensors: impl Iterator<Item = Digest>) -> Digest {
