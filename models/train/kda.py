@@ -68,7 +68,9 @@ def kda(q, k, v, g, beta):
     middle = g[:, :, n // 2, None]
     left, right = (g - middle).exp(), (middle - g).exp()
     kr = (k * right).mT
-    a = (beta * ((k * left) @ kr)).tril(-1)
+    # Above the diagonal exponents add up instead of cancelling: these elements may be infinite, and have to go before
+    # anything is multiplied with them, or their gradients are 0 times infinity.
+    a = beta * ((k * left) @ kr).tril(-1)
     p = ((q * left) @ kr).tril()
     e = g.exp()
     inverse = UnitLowerInverse.apply(a)

@@ -1,17 +1,16 @@
 """Muon for matrices, Adam for the rest. Parameters are shared between the processes; each updates its own part of them."""
 import torch
 
-# Five steps towards the nearest orthogonal matrix: singular values go to about one.
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+# Four steps towards the nearest orthogonal matrix: singular values go to about one.
+COEFFICIENTS = ((3.4445, -4.7750, 2.0315),) * 4
 
 
-def orthogonal(g, steps=5):
+def orthogonal(g):
     """g [n, rows, columns], each matrix on its own."""
-    a, b, c = COEFFICIENTS
     wide = g.shape[-2] <= g.shape[-1]
     x = g if wide else g.mT
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(steps):
+    x = x / (1.01 * x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for a, b, c in COEFFICIENTS:
         y = x @ x.mT
         x = a * x + (b * y + c * (y @ y)) @ x
     return x if wide else x.mT
