@@ -234,7 +234,7 @@ class Dialogue:
             return self
         many = r.random() < 0.6
         acts = [(self.tell, 12), (self.tell_places, 4), (self.ask, 22), (self.ask_many, 10 if many else 4), (self.correct, 3), (self.ask_unknown, 3), (self.tell_list, 2),
-                (self.ask_list, 4), (self.small, 5), (self.sums, 3), (self.define, 2), (self.echo, 3), (self.proverb, 1), (self.tell_story, 1.5), (self.read_story, 1.5),
+                (self.ask_list, 4), (self.small, 5), (self.sums, 3), (self.define, 2), (self.echo, 5), (self.proverb, 1), (self.tell_story, 1.5), (self.read_story, 1.5),
                 (self.passage, 1 if tokens < 600 else 3)]
         if tokens <= 300:
             acts = acts[:-3]

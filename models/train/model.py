@@ -77,11 +77,18 @@ class Layer(nn.Module):
             self.attn_output = linear(c.heads * c.value, e, 0.7)
         else:
             self.attn_q, self.attn_k, self.attn_v = linear(e, hd), linear(e, hd), linear(e, hd)
-            taps = torch.zeros(3 * hd, c.conv)
-            taps[:, -1] = 1.0
-            self.ssm_conv1d = nn.Parameter(taps + 0.2 * torch.randn(3 * hd, c.conv))
+            # All heads but the first begin as copiers: what is asked for at a token (or at two, three of them) is what was stored one
+            # token later when the same was read before. Without this, training takes long to find it.
+            taps = torch.zeros(3, c.heads, c.kda_dim, c.conv)
+            taps[..., -1] = 1.0
+            for h in range(1, c.heads):
+                n = min(h, c.conv - 1)
+                taps[0, h], taps[1, h] = 0.0, 0.0
+                taps[0, h, :, c.conv - n:], taps[1, h, :, c.conv - 1 - n:-1] = n ** -0.5, n ** -0.5
+            self.ssm_conv1d = nn.Parameter(taps.flatten(0, 2) + 0.05 * torch.randn(3 * hd, c.conv))
+            self.attn_k.data[c.kda_dim:] = self.attn_q.data[c.kda_dim:]
             self.ssm_f_a, self.ssm_f_b = linear(e, c.kda_dim), linear(c.kda_dim, hd, 0.5)
-            self.ssm_dt, self.a_log = nn.Parameter(torch.empty(hd).uniform_(-8.0, -1.5)), zeros(c.heads)
+            self.ssm_dt, self.a_log = nn.Parameter(torch.empty(hd).uniform_(-9.0, -3.0)), zeros(c.heads)
             self.ssm_beta, self.ssm_g = linear(e, c.heads, 0.5), linear(e, hd, 0.5)
             self.ssm_norm, self.attn_output = ones(c.kda_dim), linear(hd, e, 0.7)
         if i == 0:
