@@ -18,7 +18,8 @@ fn conversation(turns: &[(&str, &str)], question: &str) -> String {
     };
     let answer = |text: &str| format!("<|open|>response<|sep|>{text}<|close|>response<|sep|>");
     let told = turns.iter().map(|(user, said)| message("user", user) + &message("assistant", &answer(said)));
-    let asked = message("user", question) + "<|open|>message role=\"assistant\"<|sep|><|open|>response<|sep|>";
+    let asked =
+        message("user", question) + "<|open|>message role=\"assistant\"<|sep|><|open|>response<|sep|>";
     told.collect::<String>() + &asked
 }
 

@@ -28,8 +28,8 @@ CURRICULUM = [(0.0, ((256, 1.0),)), (0.25, ((256, 0.5), (512, 0.5))), (0.5, ((25
               (0.67, ((256, 0.2), (512, 0.2), (1024, 0.3), (2048, 0.3)))]
 
 
-def length(step, total):
-    now = [c for at, c in CURRICULUM if step >= at * total][-1]
+def length(step, progress):
+    now = [c for at, c in CURRICULUM if progress >= at][-1]
     lengths, odds = zip(*now)
     return rng("length", step).choices(lengths, odds)[0]
 
@@ -62,9 +62,12 @@ def held_out_loss(model, tok, prose, device="cpu"):
     return total / n, value / m
 
 
-def schedule(step, total):
+def schedule(step, progress):
     """Warm-up, constant, then down to nothing in the last fifth."""
-    return min(1.0, (step + 1) / 30, max(0.0, (total - step) / (0.2 * total)))
+    return min(1.0, (step + 1) / 30, max(0.0, (1 - progress) / 0.2))
+
+
+AHEAD = 5  # batches are made so many steps ahead
 
 
 def work(rank, size, model, shared, barrier, a):
@@ -81,11 +84,18 @@ def work(rank, size, model, shared, barrier, a):
     if a.start and state.exists():
         d = torch.load(state)
         opt.state, opt.steps = d["state"], d["steps"]
-    made = queue.Queue(4)
+    lengths = shared["lengths"]
+    progress = lambda step: max(step / a.steps, (time.time() - a.began) / (60 * a.minutes) if a.minutes else 0.0)
+    if rank == 0:
+        for step in range(a.start, min(a.start + AHEAD, a.steps)):
+            lengths[step] = length(step, progress(step))
+    made = queue.Queue(AHEAD - 2)
 
     def feed():
         for step in range(a.start, a.steps):
-            made.put(batch(tok, prose, ("train", a.seed, step, rank), a.tokens // size, length(step, a.steps)))
+            while not lengths[step]:  # the first process says it in time
+                time.sleep(0.01)
+            made.put(batch(tok, prose, ("train", a.seed, step, rank), a.tokens // size, int(lengths[step])))
     threading.Thread(target=feed, daemon=True).start()
     saved = time.time()
     sums, seen = [0.0, 0.0, 0.0, 0.0], a.seen
@@ -100,28 +110,34 @@ def work(rank, size, model, shared, barrier, a):
         now = loss.detach()
         mine = torch.stack([now[w >= 0.5].sum(), (w >= 0.5).sum(), now[values].sum(), values.sum()])
         shared["sums"][rank] = mine
+        if rank == 0:
+            shared["progress"][0] = progress(step)
+            if step + AHEAD < a.steps:
+                lengths[step + AHEAD] = length(step + AHEAD, progress(step))
         if barrier:
             barrier.wait()
-        opt.step(mean, schedule(step, a.steps))
+        rate = schedule(step, shared["progress"].item())
+        last = step + 1 == a.steps or shared["progress"].item() >= 1
+        opt.step(mean, rate)
         if barrier:
             barrier.wait()
         seen += x.numel() * size
         if rank == 0:
             for layer in model.blk:
                 if hasattr(layer, "load"):  # the bias draws tokens to experts that had few
-                    layer.exp_probs_b += 0.003 * torch.sign(layer.load.mean() - layer.load) * schedule(step, a.steps)
+                    layer.exp_probs_b += 0.003 * torch.sign(layer.load.mean() - layer.load) * rate
                     shared["balance"][0] = layer.load.max() / layer.load.mean()
                     layer.load.zero_()
             s = shared["sums"].sum(0)
             sums = [0.9 * q + float(v) for q, v in zip(sums, s)]
-            if step % 10 == 9:
-                held_loss = ("%.4f\t%.4f" % held_out_loss(model, tok, held, device)) if step % 100 == 99 or step + 1 == a.steps else "\t"
+            if step % 10 == 9 or last:
+                held_loss = ("%.4f\t%.4f" % held_out_loss(model, tok, held, device)) if step % 100 == 99 or last else "\t"
                 with open(out / "log.tsv", "a") as f:
                     f.write(f"{step + 1}\t{seen}\t{time.time() - a.began:.0f}\t{x.shape[1]}\t{sums[0] / sums[1]:.4f}\t{sums[2] / max(sums[3], 1):.4f}\t"
                             f"{held_loss}\t{shared['balance'][0]:.2f}\n")
         save = shared["save"]
         if rank == 0:
-            save[0] = float(time.time() - saved > a.save_every or step + 1 == a.steps)
+            save[0] = float(time.time() - saved > a.save_every or last)
         if barrier:
             barrier.wait()
         if save[0]:
@@ -133,6 +149,8 @@ def work(rank, size, model, shared, barrier, a):
             saved = time.time()
         if barrier:
             barrier.wait()
+        if last:
+            return
 
 
 def main():
@@ -140,8 +158,9 @@ def main():
     p.add_argument("--data", required=True, help="folder with prose.json and tokenizer.json")
     p.add_argument("--out", required=True, help="folder for checkpoints and the log")
     p.add_argument("--init", help="a GGUF file to take the weights from")
-    p.add_argument("--steps", type=int, default=1500)
-    p.add_argument("--tokens", type=int, default=4096, help="tokens a step")
+    p.add_argument("--steps", type=int, default=1800)
+    p.add_argument("--minutes", type=float, help="end after so long at the latest; the schedule follows")
+    p.add_argument("--tokens", type=int, default=2048, help="tokens a step")
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--lr-muon", type=float, default=0.02)
@@ -166,7 +185,8 @@ def main():
     size = 1 if a.device == "cuda" else a.processes
     model.share_memory()
     grads = [{n: torch.zeros_like(q).share_memory_() for n, q in model.named_parameters()} for _ in range(size)]
-    shared = dict(grads=grads, sums=torch.zeros(size, 4).share_memory_(), save=torch.zeros(1).share_memory_(), balance=torch.zeros(1).share_memory_())
+    shared = dict(grads=grads, sums=torch.zeros(size, 4).share_memory_(), save=torch.zeros(1).share_memory_(), balance=torch.zeros(1).share_memory_(),
+                  lengths=torch.zeros(a.steps, dtype=torch.int64).share_memory_(), progress=torch.zeros(1).share_memory_())
     (out / "args.json").write_text(json.dumps(vars(a), indent=1))
     if size == 1:
         return work(0, 1, model, shared, None, a)
