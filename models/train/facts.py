@@ -30,6 +30,18 @@ For later: {p} {a} is {v}.|Just so you know, {p} {a} is {v}.""".replace("\n", ""
 TELL_HELD = ("Keep in mind that {p} {a} is {v}.", "One more thing: {p} {a} is {v}.", "Don't forget, {p} {a} is {v}.")
 ASK = """What is {p} {a}?|What is {p} {a}?|What is {p} {a}?|What's {p} {a}?|Do you remember {p} {a}?|Can you tell me {p} {a}?|Tell me {p} {a}.|What was {p} {a}?|
 I forgot {p} {a}. What is it?|Do you know {p} {a}?|And {p} {a}?|{P} {a}?|Please tell me {p} {a} again.|what is {p} {a}""".replace("\n", "").split("|")
+# More wordings, put together from parts.
+OPENING = ("", "", "", "", "", "So, ", "Now, ", "Sorry, ", "Please, ", "Quick question: ", "Kadence, ", "Hey, ", "Again: ", "Tell me, ", "By the way, ", "Well, ", "One question: ")
+REQUEST = """what is {p} {a}|what was {p} {a}|what {p} {a} is|can you tell me {p} {a}|could you tell me {p} {a}|can you repeat {p} {a}|could you repeat {p} {a}|
+could you give me {p} {a}|will you name {p} {a}|would you tell me {p} {a}|do you recall {p} {a}|do you still know {p} {a}|can you remember {p} {a}|
+say {p} {a}|name {p} {a}|give me {p} {a}|repeat {p} {a}|recall {p} {a}|I need {p} {a}|I would like to know {p} {a}|help me remember {p} {a}|
+let me hear {p} {a}|what did I tell you about {p} {a}|what do you know about {p} {a}|have you kept {p} {a}|I want to know {p} {a}|
+what did you note as {p} {a}|what did I call {p} {a}|which one is {p} {a}|do you have {p} {a}|I can't remember {p} {a}|could you look up {p} {a}|
+what did I mention as {p} {a}|remind me what {p} {a} is|what have I told you {p} {a} is""".replace("\n", "").split("|")
+CLOSING = ("?", "?", "?", ".", ".", "", ", please.", ", please?", " again?", " again.", " now?", " for me.", " one more time.", ", thank you.")
+BEFORE = """Listen: |Here is something: |I should mention that |It may help to know that |Also, |Well, |Remember, |A fact: |Oh, and |Let me tell you that |
+As you may know, |It is true that |Write down that |Never forget that |Something else: |To be clear, |You may want to know that |I just learned that |Save this: |
+Please note: |Today I can tell you that |Think of this: |Believe it or not, """.replace("\n", "").split("|")
 ASK_HELD = ("Remind me of {p} {a}, please.", "Could you say {p} {a} once more?", "What did I say {p} {a} was?")
 ANSWER = ("{Y} {a} is {V}.",) * 9 + ("It is {V}.",)
 NOTED = """Okay.|Noted.|I will remember that.|Thank you, I will keep that in mind.|Good to know.|All right.|Got it.|Thanks for telling me.|Understood.""".replace("\n", "").split("|")
@@ -91,12 +103,14 @@ class Fact:
         v = v or self.v
         if self.verb:
             s, f = self._verb(self.verb[0], True)
-            head = "" if r.random() < 0.6 else r.choice(("By the way, ", "Please remember that ", "You should know that ", "Just so you know, "))
+            head = "" if r.random() < 0.6 else r.choice(["By the way, ", "Please remember that ", "You should know that ", "Just so you know, "] + BEFORE)
             if self.ev:
                 head = r.choice(("Keep in mind that ", "One more thing: ", "Don't forget, "))
             t = f"{head}{s} {f.replace('V', v)}."
             return fix(t if head else cap(t))
         p = self._names()[0]
+        if not self.ev and r.random() < 0.3:
+            return f"{r.choice(BEFORE)}{p} {self.attr} is {v}."
         return cap(r.choice(TELL_HELD if self.ev else TELL).format(P=cap(p), p=p, a=self.attr, v=v))
 
     def ask(self, r):
@@ -104,6 +118,8 @@ class Fact:
             s, q = self._verb(self.verb[1], True)
             return q.replace("{es}", "" if self.who is None else "es").replace("does S", "do S" if self.who is None else "does S").replace("S", s, 1)
         p = self._names()[0]
+        if not self.ev and r.random() < 0.6:
+            return cap((r.choice(OPENING) + r.choice(REQUEST) + r.choice(CLOSING)).format(p=p, a=self.attr))
         return r.choice(ASK_HELD if self.ev else ASK).format(P=cap(p), p=p, a=self.attr)
 
     def answer(self, r):

@@ -24,8 +24,8 @@ from words import rng
 
 WEIGHTS = dict(text=0.3, user=0.3, value=2.0, story=0.5)
 # From this part of the run on: lengths of documents, and how often each.
-CURRICULUM = [(0.0, ((256, 1.0),)), (0.25, ((256, 0.5), (512, 0.5))), (0.5, ((256, 0.3), (512, 0.3), (1024, 0.4))),
-              (0.67, ((256, 0.2), (512, 0.2), (1024, 0.3), (2048, 0.3)))]
+CURRICULUM = [(0.0, ((256, 1.0),)), (0.25, ((256, 0.5), (512, 0.5))), (0.5, ((256, 0.4), (512, 0.3), (1024, 0.3))),
+              (0.67, ((256, 0.3), (512, 0.3), (1024, 0.3), (2048, 0.1)))]
 
 
 def length(step, progress):
