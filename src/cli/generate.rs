@@ -31,6 +31,9 @@ pub struct Args {
     /// Continue the text as it is, without making it a turn of a conversation
     #[arg(long)]
     raw: bool,
+    /// With --raw, take the names of special tokens in the text for these tokens
+    #[arg(long, requires = "raw")]
+    special: bool,
     /// Threads [default: as many as the process may use]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -71,7 +74,8 @@ fn prompt(args: &Args, file: &Gguf, text: &str) -> Result<(Vec<u32>, Shown, Arc<
     let fail = |e: &dyn std::fmt::Display| Failure::new(e.to_string());
     let tokenizer = Arc::new(Tokenizer::from_gguf(file).map_err(|e| fail(&e))?);
     let (tokens, shown) = if args.raw {
-        let tokens = tokenizer.encode(text, Special::Forbid);
+        let special = if args.special { Special::Allow } else { Special::Forbid };
+        let tokens = tokenizer.encode(text, special);
         (tokens, Shown::Raw(Decoder::new(tokenizer.clone(), Markers::Hide)))
     } else {
         let template = Template::from_gguf(file, &tokenizer).map_err(|e| fail(&e))?;
