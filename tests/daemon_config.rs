@@ -117,3 +117,30 @@ fn mistakes_are_told_with_their_place_and_what_would_be_right() {
     let error = wrong(&check(&scratch, &[("KADENCE_THREADS", "many")], &["--model", &model("k3-s-f16")]));
     assert!(error.contains("KADENCE_THREADS") && error.contains("whole number"), "{error}");
 }
+
+#[test]
+fn the_example_that_is_shipped_shows_the_defaults() {
+    let example = include_str!("../packaging/kadence.toml");
+    // What has no default stays a comment.
+    let free = ["#model ", "#threads ", "#[models", "#path "];
+    let key = |line: &str| line.starts_with('#') && !line.starts_with("# ") && line.len() > 1;
+    let spelled: Vec<&str> = example
+        .lines()
+        .map(|line| if key(line) && !free.iter().any(|f| line.starts_with(f)) { &line[1..] } else { line })
+        .collect();
+    let with = |text: &str| {
+        let scratch = Scratch::new();
+        let path = scratch.path("k.toml");
+        write(&path, text);
+        let model = model("k3-s-f16");
+        let flags = ["--config", path.to_str().unwrap(), "--model", &model, "--threads", "3"];
+        fine(&check(&scratch, &[("KADENCE_STATE_DIR", "/s")], &flags))
+    };
+    let defaults = with("");
+    assert_eq!(with(example), defaults);
+    assert_eq!(with(&spelled.join("\n")), defaults);
+    // And none of the keys that it could show is missing.
+    for line in defaults.lines().filter_map(|l| l.split_once(" = ")) {
+        assert!(example.contains(&format!("#{} = ", line.0)), "{}", line.0);
+    }
+}
