@@ -1,6 +1,6 @@
 """The exported file means the same everywhere: PyTorch, the numpy reference, llama.cpp and Kadence give the same logits.
 
-    verify.py CHECKPOINT DATA F32.gguf F16.gguf Q8.gguf KADENCE [--reference k3_ref.py] [--oracle ORACLE]
+    verify.py DATA F32.gguf F16.gguf Q8.gguf KADENCE [--reference k3_ref.py] [--oracle ORACLE]
 
 Tokens are those of a dialogue. For each engine and file: the largest difference of a logit, and how often the most likely token is the same
 where it leads by more than 2e-2. Kadence and the reference compute with the f16 weights exactly; llama.cpp rounds activations to f16 as well,
@@ -27,7 +27,7 @@ from words import rng
 
 def main():
     p = argparse.ArgumentParser()
-    for x in ("checkpoint", "data", "f32", "f16", "q8", "kadence"):
+    for x in ("data", "f32", "f16", "q8", "kadence"):
         p.add_argument(x)
     p.add_argument("--reference", help="path of the numpy reference, k3_ref.py")
     p.add_argument("--oracle", help="path of a program that runs llama.cpp")
