@@ -144,7 +144,7 @@ class Tokenizer:
                 if part == "\x01":
                     start = at
                 elif part == "\x02":
-                    spans.append((start, at))
+                    spans.append((start, at + 1))  # that it ends is a part of knowing it
                 else:
                     plain.append(part)
                     at += len(part)

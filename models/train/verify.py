@@ -1,9 +1,11 @@
 """The exported file means the same everywhere: PyTorch, the numpy reference, llama.cpp and Kadence give the same logits.
 
-    verify.py CHECKPOINT DATA F16.gguf Q8.gguf KADENCE [--reference k3_ref.py] [--oracle ORACLE]
+    verify.py DATA F32.gguf F16.gguf Q8.gguf KADENCE [--reference k3_ref.py] [--oracle ORACLE]
 
-Tokens are those of a dialogue. The logits of all engines must agree within 1e-2 (relative to nothing: logits are about 10 large) and the
-most likely token be the same everywhere where it leads by more than 2e-2. The Q8_0 file may lose 1% in held-out loss.
+Tokens are those of a dialogue. For each engine and file: the largest difference of a logit, and how often the most likely token is the same
+where it leads by more than 2e-2. Kadence and the reference compute with the f16 weights exactly; llama.cpp rounds activations to f16 as well,
+so that now and then it takes another expert where two are nearly equal: there up to one row in 50 may differ by more than 1e-2, while with
+the f32 file none may. The Q8_0 file may lose 1% in held-out loss.
 """
 import argparse
 import pathlib
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 
 from dialogues import Dialogue
-from export import load_checkpoint, load_gguf
+from export import load_gguf
 from model import Config, Model
 from prose import Prose
 from tokenizer import Tokenizer
@@ -25,7 +27,7 @@ from words import rng
 
 def main():
     p = argparse.ArgumentParser()
-    for x in ("checkpoint", "data", "f16", "q8", "kadence"):
+    for x in ("data", "f32", "f16", "q8", "kadence"):
         p.add_argument(x)
     p.add_argument("--reference", help="path of the numpy reference, k3_ref.py")
     p.add_argument("--oracle", help="path of a program that runs llama.cpp")
@@ -42,32 +44,32 @@ def main():
         if [int(i) for i in got.strip().split(",")] != tok.encode(text):
             failed.append(f"tokens of {text[:50]!r}")
 
-    # As llama.cpp and Kadence read it: the weights of the f16 file.
     model = Model(Config()).eval()
-    load_gguf(model, a.f16)
-    with torch.no_grad():
-        want = model(torch.tensor([tokens]))[0].double().numpy()
-        exact = load_checkpoint(a.checkpoint)(torch.tensor([tokens]))[0].double().numpy()
-    print(f"{len(tokens)} tokens, logits of size {want.std():.2f} (mean square); before rounding to f16 they differ by {np.abs(want - exact).max():.1e}")
     lists = ",".join(map(str, tokens))
-    with tempfile.TemporaryDirectory() as d:
-        out = pathlib.Path(d) / "logits"
-        runs = [("Kadence", [a.kadence, "logits", "-m", a.f16, "--tokens", lists, "--out", out])]
-        if a.reference:
-            runs.append(("numpy", [sys.executable, a.reference, a.f16, "--tokens", lists, "--out", str(out) + ".npz"]))
-        if a.oracle:
-            runs.append(("llama.cpp", [a.oracle, "logits", a.f16, "--tokens", lists, "--out", out]))
-        for name, command in runs:
-            subprocess.run(command, check=True, capture_output=True)
-            got = np.load(str(out) + ".npz")["logits"] if name == "numpy" else np.fromfile(out, dtype=np.float32).astype(float)
-            got = got.reshape(-1, want.shape[1])[: len(want)]
-            error = np.abs(got - want).max()
-            best = np.sort(want, 1)
-            sure = best[:, -1] - best[:, -2] > 2e-2
-            same = (got.argmax(1) == want.argmax(1))
-            print(f"{name:10s} largest difference {error:.1e}; same best token {same.mean():.1%}, {same[sure].mean():.1%} where it leads by 0.02")
-            if error > 1e-2 or not same[sure].all():
-                failed.append(f"logits of {name}")
+    for file, path in (("f32", a.f32), ("f16", a.f16)):
+        load_gguf(model, path)
+        with torch.no_grad():
+            want = model(torch.tensor([tokens]))[0].double().numpy()
+        best = np.sort(want, 1)
+        sure = best[:, -1] - best[:, -2] > 2e-2
+        print(f"{file} file, {len(tokens)} tokens, against PyTorch:")
+        with tempfile.TemporaryDirectory() as d:
+            out = pathlib.Path(d) / "logits"
+            runs = [("Kadence", [a.kadence, "logits", "-m", path, "--tokens", lists, "--out", out])]
+            if a.reference:
+                runs.append(("numpy", [sys.executable, a.reference, path, "--tokens", lists, "--out", str(out) + ".npz"]))
+            if a.oracle:
+                runs.append(("llama.cpp", [a.oracle, "logits", path, "--tokens", lists, "--out", out, "--ctk", "f32", "--fa", "off", "--no-repack"]))
+            for name, command in runs:
+                subprocess.run(command, check=True, capture_output=True)
+                got = np.load(str(out) + ".npz")["logits"] if name == "numpy" else np.fromfile(out, dtype=np.float32).astype(float)
+                errors = np.abs(got.reshape(-1, want.shape[1])[: len(want)] - want).max(1)
+                same = got.reshape(-1, want.shape[1])[: len(want)].argmax(1) == want.argmax(1)
+                beyond = (errors > 1e-2).sum()
+                print(f"  {name:10s} largest difference {errors.max():.1e}, rows beyond 1e-2: {beyond}; same best token {same.mean():.1%}, "
+                      f"{same[sure].mean():.1%} where it leads")
+                if beyond > (len(errors) // 50 if (name, file) == ("llama.cpp", "f16") else 0) or not same[sure].all():
+                    failed.append(f"logits of {name}, {file} file")
     losses = {}
     for name, path in (("f16", a.f16), ("q8_0", a.q8)):
         load_gguf(model, path)
