@@ -20,7 +20,7 @@ def main():
            f"| this model, only the values to remember | {float(held[7]):.3f} |", f"| bigram model, {bigram['tokens'] / 1e6:.1f} million tokens | {bigram['loss']:.3f} |", "",
            "The exported files, checked by `train/verify.py`:", "", "```", (work / "verify.txt").read_text().strip(), "```", "",
            "## Recall by distance", "",
-           "One fact with a value that training never shows, told in a wording that training never shows; then small talk, sums, definitions, stories, passages and",
+           "One fact, told and asked for in wordings that training never shows (facts with a verb, as \"I live in\", and values of small sets, as colours, are as in training; names, places, numbers and titles are not); then small talk, sums, definitions, stories, passages and",
            "other facts (also questions about these); then the question. Greedy, through `kadence generate`; right is the whole value.", "",
            "| tokens between fact and question | dialogues | right |", "|---:|---:|---:|"]
     out += [f"| {int(d):,} | {x['count']} | {x['right'] / x['count']:.1%} |" for d, x in recall.items()]
