@@ -4,8 +4,8 @@
 
 Tokens are those of a dialogue. For each engine and file: the largest difference of a logit, and how often the most likely token is the same
 where it leads by more than 2e-2. Kadence and the reference compute with the f16 weights exactly; llama.cpp rounds activations to f16 as well,
-so that now and then it takes another expert where two are nearly equal: there up to one row in 50 may differ by more than 1e-2, while with
-the f32 file none may. The Q8_0 file may lose 1% in held-out loss.
+so that it may take another expert where two are nearly equal, and fail this check on another checkpoint. No row may differ by more than 1e-2.
+The Q8_0 file may lose 1% in held-out loss.
 """
 import argparse
 import pathlib
@@ -68,7 +68,7 @@ def main():
                 beyond = (errors > 1e-2).sum()
                 print(f"  {name:10s} largest difference {errors.max():.1e}, rows beyond 1e-2: {beyond}; same best token {same.mean():.1%}, "
                       f"{same[sure].mean():.1%} where it leads")
-                if beyond > (len(errors) // 50 if (name, file) == ("llama.cpp", "f16") else 0) or not same[sure].all():
+                if beyond or not same[sure].all():
                     failed.append(f"logits of {name}, {file} file")
     losses = {}
     for name, path in (("f16", a.f16), ("q8_0", a.q8)):
