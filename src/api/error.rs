@@ -104,6 +104,11 @@ impl ApiError {
         self.code == "session_not_found"
     }
 
+    /// Whether it says that the session is in use.
+    pub(super) fn is_busy(&self) -> bool {
+        self.code == "session_busy"
+    }
+
     /// OpenAI's word for the kind.
     fn kind(&self) -> &'static str {
         match self.status.as_u16() {

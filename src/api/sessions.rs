@@ -1,5 +1,7 @@
 //! `/v1/sessions`: what is remembered of the caller's conversations. Sessions begin and go on by chat, with `session`.
 
+use std::time::{Duration, Instant};
+
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -132,14 +134,26 @@ pub(super) async fn messages(
     Ok(Json(json!({"object": "list", "data": messages})))
 }
 
-/// What is on disk of one of them: all of it, since every turn is saved when it ends.
+/// How long a session's answer may take to end before it is said that the session is in use.
+const SETTLES: Duration = Duration::from_secs(10);
+
+/// Waits until all of one of them is on the disk: every turn is saved when it ends.
 pub(super) async fn save(
     State(context): State<Context>,
     Extension(Peer { uid }): Extension<Peer>,
     Path(name): Path<String>,
 ) -> Result<Json, ApiError> {
-    let (summary, ..) = with(&context.engine, move |store| store.show(uid, &name)).await?;
-    Ok(Json(described(&summary)))
+    let start = Instant::now();
+    loop {
+        let id = name.clone();
+        match with(&context.engine, move |store| store.settled(uid, &id)).await {
+            Ok(summary) => return Ok(Json(described(&summary))),
+            Err(why) if why.is_busy() && start.elapsed() < SETTLES => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(why) => return Err(why),
+        }
+    }
 }
 
 /// The caller's sessions, the one used last first.

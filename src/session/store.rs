@@ -192,6 +192,16 @@ impl Store {
         Ok((summary(&head), log.tokens, turns))
     }
 
+    /// A session that nobody has open: all that was said in it is on the disk.
+    ///
+    /// # Errors
+    /// If there is none, it is damaged, or somebody has it open.
+    pub fn settled(&self, user: u32, name: &str) -> Result<Summary, Error> {
+        let folder = self.existing(user, name)?;
+        let _lock = lock(&folder, name)?;
+        self.sound(&folder, user, name).map(|(head, _)| summary(&head))
+    }
+
     /// Head and tokens of a session that is whole.
     pub(super) fn sound(&self, folder: &Path, user: u32, name: &str) -> Result<(Head, Contents), Error> {
         let files = Files::read(folder, user, name)?;

@@ -87,14 +87,15 @@ impl Completer for Words {
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
         let typed = &line[..at];
-        let fitting = |all: &mut dyn Iterator<Item = &str>, start: &str| -> Vec<String> {
-            all.filter(|word| word.starts_with(start)).map(str::to_owned).collect()
-        };
         if let Some(name) = typed.strip_prefix("/resume ") {
-            return Ok(("/resume ".len(), fitting(&mut self.sessions.iter().map(String::as_str), name)));
+            let names = self.sessions.iter().filter(|s| s.starts_with(name)).cloned();
+            return Ok(("/resume ".len(), names.collect()));
         }
         if typed.starts_with('/') {
-            return Ok((0, fitting(&mut COMMANDS.iter().map(|c| c.0), typed)));
+            let fitting = COMMANDS.iter().filter(|c| c.0.starts_with(typed));
+            // What takes something is ready for it.
+            let words = fitting.map(|c| if c.1.is_empty() { c.0.into() } else { format!("{} ", c.0) });
+            return Ok((0, words.collect()));
         }
         Ok((at, Vec::new()))
     }
@@ -127,7 +128,7 @@ mod tests {
         let words = Words { sessions: vec!["work".into(), "walk".into(), "other".into()] };
         let history = FileHistory::new();
         let complete = |line: &str| words.complete(line, line.len(), &Context::new(&history)).unwrap();
-        assert_eq!(complete("/re"), (0, vec!["/resume".into(), "/retry".into()]));
+        assert_eq!(complete("/re"), (0, vec!["/resume ".into(), "/retry".into()]));
         assert_eq!(complete("/resume w"), (8, vec!["work".into(), "walk".into()]));
         assert_eq!(complete("re").1, Vec::<String>::new());
     }

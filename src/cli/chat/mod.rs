@@ -186,7 +186,13 @@ impl Chat<'_> {
         }
         match turn.finish.as_str() {
             "length" if !self.args.json => self.note("[cut off: allow more tokens with -n]"),
-            "cancelled" if self.terminal => self.note("[stopped; it remembers what it has said]"),
+            "cancelled" if self.terminal => {
+                match self.client.post(&session_path(&self.session, "/save"), &Value::Null) {
+                    Ok(_) => self.note("[stopped; it remembers what it has said]"),
+                    Err(why) if why.is("session_not_found") => self.note("[stopped before it had begun]"),
+                    Err(why) => self.complain(&Failure::from(why).why),
+                }
+            }
             _ => {}
         }
     }
