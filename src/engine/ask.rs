@@ -150,6 +150,12 @@ pub enum Refusal {
     /// The conversation can't be written for this model.
     #[error("{0}")]
     Unreadable(String),
+    /// The answer can't have the shape that is asked for.
+    #[error("{0}")]
+    Shape(String),
+    /// The answer can't go on in its shape.
+    #[error("the answer can't go on as its format demands ({0}): ask for something simpler")]
+    Stuck(String),
     /// The session can't go on.
     #[error("{0}")]
     Session(Arc<crate::session::Error>),

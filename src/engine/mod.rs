@@ -6,6 +6,7 @@
 
 mod ask;
 mod boxed;
+mod constraint;
 mod generate;
 mod handle;
 mod memory;

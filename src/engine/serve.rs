@@ -354,14 +354,15 @@ impl Server {
             prompts += if run.answers() { 0 } else { count };
             match (run.memory().map(Memory::settle), logits) {
                 (Some(Ok(true)), Some(logits)) => {
-                    run.go_on(logits, open.speech.tokenizer.stops(), &self.shared)
+                    let gone = run.go_on(logits, open.speech.tokenizer.stops(), &self.shared);
+                    failed.extend(gone.err().map(|why| (i, why)));
                 }
-                (Some(Err(why)), _) => failed.push((i, why)),
+                (Some(Err(why)), _) => failed.push((i, Refusal::Session(Arc::new(why)))),
                 _ => {} // there is more to be read, perhaps once more
             }
         }
         for (i, why) in failed.into_iter().rev() {
-            self.runs.remove(i).fail(Refusal::Session(Arc::new(why)), &self.shared);
+            self.runs.remove(i).fail(why, &self.shared);
         }
         self.busy = Instant::now();
         let time = start.elapsed();
