@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -23,6 +24,18 @@ pub enum Prompt {
     Tokens(Vec<u32>),
 }
 
+/// How long the model stays open when nobody asks any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeepOpen {
+    /// As long as the settings say.
+    #[default]
+    Usual,
+    /// So long after the last request.
+    For(Duration),
+    /// Until another model is asked for.
+    Always,
+}
+
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Ask {
@@ -42,6 +55,8 @@ pub struct Ask {
     pub stops: Vec<String>,
     /// Log-probabilities are wanted: of each token, and of so many of the most likely ones.
     pub logprobs: Option<usize>,
+    /// How long the model stays open after it. What the last request says counts.
+    pub keep_open: KeepOpen,
 }
 
 /// The probability of a token of the answer.

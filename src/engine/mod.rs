@@ -19,7 +19,7 @@ mod shares;
 mod speech;
 mod stops;
 
-pub use ask::{Answer, Ask, Begun, Done, ModelFile, Prompt, Refusal, Said, TokenChance};
+pub use ask::{Answer, Ask, Begun, Done, KeepOpen, ModelFile, Prompt, Refusal, Said, TokenChance};
 pub use boxed::{BOXED_MODEL, boxed_model};
 pub use generate::{Conversation, Finish, Generation, Generator, Request, Unsaved};
 pub use handle::{Counters, Engine, ModelState, Place, Settings};
