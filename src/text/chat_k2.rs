@@ -117,8 +117,7 @@ pub(super) fn shape(wanted: &Wanted) -> Shape {
         Shape::All(std::iter::once(header).chain(arguments).collect())
     };
     let calls = wanted.tools.iter().map(|tool| call(tool.name, &tool.parameters)).collect();
-    let calls =
-        Shape::All(vec![marker(CALLS_BEGIN), Shape::Some(Box::new(Shape::Any(calls))), marker(CALLS_END)]);
+    let calls = Shape::All(vec![marker(CALLS_BEGIN), wanted.calls(calls), marker(CALLS_END)]);
     match &wanted.answer {
         _ if wanted.call => calls,
         Some(schema) if wanted.tools.is_empty() => Shape::Json(schema.clone()),

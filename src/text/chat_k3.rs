@@ -139,7 +139,7 @@ pub(super) fn shape(wanted: &Wanted, thinking: bool) -> Shape {
         let calls = wanted.tools.iter().map(call_shape).collect();
         let open = markup(&|out| out.open("tools", &[]));
         let close = markup(&|out| out.close("tools"));
-        Shape::All(vec![open, Shape::Some(Box::new(Shape::Any(calls))), close])
+        Shape::All(vec![open, wanted.calls(calls), close])
     };
     match &wanted.answer {
         _ if wanted.call => turn.extend([answered, calls()]),

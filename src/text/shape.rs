@@ -75,6 +75,16 @@ pub(super) struct Wanted<'a> {
     pub(super) tools: Vec<Tool<'a>>,
     /// Whether something has to be called.
     pub(super) call: bool,
+    /// Whether that is all: one call of the one tool.
+    pub(super) once: bool,
+}
+
+impl Wanted<'_> {
+    /// Calls, each of which is one of these.
+    pub(super) fn calls(&self, calls: Vec<Shape>) -> Shape {
+        let calls = Shape::Any(calls);
+        if self.once { calls } else { Shape::Some(Box::new(calls)) }
+    }
 }
 
 impl Template {
@@ -98,7 +108,7 @@ impl Template {
         }
         let silent = chat.tool_choice == ToolChoice::None;
         let tools = if silent { Vec::new() } else { tools(chat)? };
-        let wanted = Wanted { answer, tools, call };
+        let wanted = Wanted { answer, tools, call, once: call && chat.tool.is_some() };
         match self {
             Self::K3 => Ok(Some(chat_k3::shape(&wanted, chat.thinking))),
             Self::K2 => Ok(Some(chat_k2::shape(&wanted))),
