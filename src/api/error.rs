@@ -152,11 +152,14 @@ impl From<Refusal> for ApiError {
             Refusal::Empty => (StatusCode::BAD_REQUEST, "empty_prompt"),
             Refusal::TooLong { .. } => (StatusCode::BAD_REQUEST, "context_length_exceeded"),
             Refusal::Unreadable(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Refusal::Shape(_) => (StatusCode::BAD_REQUEST, "invalid_value"),
+            Refusal::Stuck(_) => (StatusCode::INTERNAL_SERVER_ERROR, "constraint_failed"),
             Refusal::Session(why) => return ApiError::session(why),
             Refusal::Engine => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
         };
         let param = match &why {
             Refusal::NoModel { .. } | Refusal::ModelExists(_) => Some("model"),
+            Refusal::Shape(_) => Some("response_format"),
             Refusal::TooLong { .. } | Refusal::Unreadable(_) => Some("messages"),
             _ => None,
         };

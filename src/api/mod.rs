@@ -8,6 +8,7 @@ mod chat;
 mod completions;
 mod connections;
 mod error;
+mod keep_alive;
 mod reports;
 mod sampling;
 mod sessions;
