@@ -64,7 +64,7 @@ impl<'a> Weights<'a> {
         Weights { n_out: count, bytes: &self.bytes[first * size..][..count * size], ..*self }
     }
 
-    /// `y[r * x.len() + t] = row r · x[t]` for all rows and a few vectors, on the calling thread.
+    /// `y[t * rows + r] = row r · x[t]` for all rows and a few vectors, on the calling thread.
     pub fn multiply(&self, x: &[Vector<'_>], y: &mut [f32]) {
         self.multiply_with(kadence_quant::product(self.format), x, y);
     }
@@ -260,14 +260,12 @@ fn sum_rows(
                     |v, x| {
                         let y = &mut y[..rows * x.len()];
                         weights.multiply_with(product, x, y);
-                        for t in 0..x.len() {
-                            let column = y[t..].iter().step_by(x.len());
-                            let out = cell(term.pick.token(v + t), row, rows).iter_mut();
+                        for (t, y) in (v..).zip(y.chunks_exact(rows)) {
+                            let out = cell(term.pick.token(t), row, rows);
                             if plain {
-                                out.zip(column).for_each(|(o, y)| *o = *y);
+                                out.copy_from_slice(y);
                             } else {
-                                let factor = term.factors.get(v + t).copied().unwrap_or(1.0);
-                                out.zip(column).for_each(|(o, y)| *o += factor * y);
+                                math::axpy(out, term.factors.get(t).copied().unwrap_or(1.0), y);
                             }
                         }
                     },
@@ -321,16 +319,11 @@ fn gate_up_rows(job: &GateUp<'_>, activation: Activation, out: &Writer<'_>, row:
                 let (g, u) = (&mut g[..rows * x.len()], &mut u[..rows * x.len()]);
                 gate.multiply_with(gate_product, x, g);
                 up.multiply_with(up_product, x, u);
-                let mut columns = [[0f32; TILE_ROWS]; 2];
-                for t in 0..x.len() {
-                    for (column, y) in columns.iter_mut().zip([&*g, &*u]) {
-                        column.iter_mut().zip(y[t..].iter().step_by(x.len())).for_each(|(c, y)| *c = *y);
-                    }
-                    let [g, u] = &columns;
+                for (t, (g, u)) in (v..).zip(g.chunks_exact(rows).zip(u.chunks_exact(rows))) {
                     // SAFETY: a region's parts cover each row of a job once, and jobs have different rows of the output.
                     #[allow(unsafe_code)]
-                    let out = unsafe { out.part(job.first + v + t, row, rows) };
-                    activation.apply(&g[..rows], &u[..rows], out);
+                    let out = unsafe { out.part(job.first + t, row, rows) };
+                    activation.apply(g, u, out);
                 }
             },
         )

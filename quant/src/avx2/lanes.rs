@@ -90,3 +90,15 @@ pub(super) fn horizontal(x: __m256) -> f32 {
     let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
     _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
 }
+
+/// Two neighbouring integers, in every lane of 32 bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn pair(q: &[i16], at: usize) -> __m256i {
+    let q = &q[at..at + 2];
+    // SAFETY: 4 readable bytes; unaligned access is what this is for.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm256_set1_epi32(q.as_ptr().cast::<i32>().read_unaligned())
+    }
+}
