@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use crate::{
     Format,
-    activation::{BLOCK, Vector},
+    activation::{BLOCK, UNIT, Vector},
     decode,
 };
 
@@ -66,9 +66,10 @@ fn dot_quantized(w: &[f32], x: &Vector<'_>) -> f32 {
     let mut total = 0.0;
     for ((w, q), &scale) in w.chunks(BLOCK).zip(x.q.chunks(BLOCK)).zip(x.scale) {
         let mut sums = [0f32; LANES];
-        for (w, q) in w.as_chunks::<LANES>().0.iter().zip(q.as_chunks::<LANES>().0) {
+        for (w, q) in w.as_chunks::<UNIT>().0.iter().zip(q.as_chunks::<UNIT>().0) {
             for i in 0..LANES {
-                sums[i] += w[i] * f32::from(q[i]);
+                sums[i] += w[2 * i] * f32::from(q[i]);
+                sums[i] += w[2 * i + 1] * f32::from(q[LANES + i]);
             }
         }
         total += scale * tree(sums);

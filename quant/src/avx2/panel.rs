@@ -75,17 +75,9 @@ impl Panel {
                 }
             }
         }
-        for (g, scales) in self.scales[..len.div_ceil(group)].iter_mut().enumerate() {
-            for r in 0..ROWS {
-                scales[r] = self.row_scales[r][g];
-            }
-        }
+        turn_numbers(&self.row_scales, &mut self.scales, len.div_ceil(group));
         if mins {
-            for (m, mins) in self.mins[..len / 16].iter_mut().enumerate() {
-                for r in 0..ROWS {
-                    mins[r] = self.row_mins[r][m];
-                }
-            }
+            turn_numbers(&self.row_mins, &mut self.mins, len / 16);
         }
     }
 
@@ -216,4 +208,27 @@ fn turn_pairs(x: [__m256i; 8]) -> [__m256i; 8] {
         out[4 + i] = _mm256_permute2x128_si256::<0x31>(four[i], four[4 + i]);
     }
     out
+}
+
+/// Turns the first `count` numbers, and up to seven more, of sixteen rows.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn turn_numbers<const N: usize>(rows: &[[f32; N]; ROWS], turned: &mut [Sums; N], count: usize) {
+    if count == 1 {
+        for r in 0..ROWS {
+            turned[0][r] = rows[r][0];
+        }
+        return;
+    }
+    for first in (0..count).step_by(8) {
+        for half in 0..2 {
+            let mut x = [_mm256_setzero_si256(); 8];
+            for r in 0..8 {
+                x[r] = _mm256_castps_si256(takef(&rows[8 * half + r], first));
+            }
+            for (i, numbers) in turn_pairs(x).into_iter().enumerate() {
+                putf(&mut turned[first + i], 8 * half, _mm256_castsi256_ps(numbers));
+            }
+        }
+    }
 }
