@@ -34,6 +34,34 @@ pub struct Vector<'a> {
     pub sums: &'a [f32],
 }
 
+/// 32 integers in a cache line of their own: products are slow on those that cross lines.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Line([i16; UNIT]);
+
+impl Line {
+    /// Zeros.
+    pub const ZERO: Line = Line([0; UNIT]);
+
+    /// The integers of some lines.
+    pub fn integers(lines: &[Line]) -> &[i16] {
+        // SAFETY: a line is 32 integers and nothing else: its alignment is its size.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * UNIT)
+        }
+    }
+
+    /// The integers of some lines, to be written.
+    pub fn integers_mut(lines: &mut [Line]) -> &mut [i16] {
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * UNIT)
+        }
+    }
+}
+
 /// Where the integer of element i is: of every 32, first those of the even elements, then those of the odd ones.
 /// Packed weights come apart in this order with shifts and masks alone.
 pub const fn place(i: usize) -> usize {
@@ -126,6 +154,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn lines_are_their_integers() {
+        let mut lines = [Line::ZERO; 3];
+        Line::integers_mut(&mut lines).copy_from_slice(&std::array::from_fn::<i16, 96, _>(|i| i as i16));
+        assert!(Line::integers(&lines).iter().zip(0..96).all(|(q, i)| *q == i));
+        assert_eq!((lines[2].0[0], Line::integers(&lines[1..2]).len(), size_of::<Line>()), (64, 32, 64));
     }
 
     #[test]

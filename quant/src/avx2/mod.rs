@@ -14,6 +14,7 @@
 mod lanes;
 mod large;
 mod panel;
+mod row;
 mod small;
 mod unfold;
 
@@ -26,7 +27,8 @@ use crate::product::Product;
 
 use lanes::{horizontal, takef};
 use panel::Panel;
-use unfold::{SMALL, SUPER, group, has_mins, multiply, unfold};
+use row::multiply;
+use unfold::{SUPER, groups, has_mins, unfold};
 
 /// Writes the products of rows that are together with all vectors, in tiles of one or two rows and one, two or four
 /// vectors, to the rows of `y` from `first` on.
@@ -123,8 +125,8 @@ fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
         }
         return;
     }
-    let small = group(format).expect("an unfolded format") == SMALL;
-    let (group, mins) = (if small { SMALL } else { SUPER }, has_mins(format));
+    let [group, exact] = groups(format).expect("an unfolded format");
+    let mins = has_mins(format);
     BUFFERS.with_borrow_mut(|b| {
         let panel = b.panel.get_or_insert_with(|| Box::new(Panel::new()));
         b.sums.resize(x.len(), [0.0; panel::ROWS]);
@@ -141,7 +143,7 @@ fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
                     unfold(format, part, panel.row(r, len, group, mins));
                 }
                 panel.turn(len, group, mins);
-                panel.add(len, small, mins, block, x, &mut b.sums);
+                panel.add(len, exact, block, x, mins, &mut b.sums);
             }
             for (y, sums) in y.chunks_exact_mut(rows).zip(&b.sums) {
                 y[first..first + count].copy_from_slice(&sums[..count]);

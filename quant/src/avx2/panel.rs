@@ -7,7 +7,7 @@
 //! of a vector once for sixteen rows, and both lie in the first-level cache. What unfolding and turning cost is
 //! shared by all vectors.
 //!
-//! Sums are exact integers for a group of [`SMALL`] or [`WIDE`] elements, then f32.
+//! Sums are exact integers for a group of elements, as long as the format's scales and codes allow, then f32.
 
 use std::arch::x86_64::*;
 
@@ -18,13 +18,11 @@ use crate::activation::Vector;
 /// Rows of a panel, in two registers of eight.
 pub(super) const ROWS: usize = 16;
 
-/// Elements of a super-block whose products are added as integers: 64 codes of 4096 times 8191 just fit 32 bits.
-const WIDE: usize = 64;
-
 /// Sums of the panel's rows with one vector.
 pub(super) type Sums = [f32; ROWS];
 
-/// Sixteen rows of up to [`SUPER`] elements.
+/// Sixteen rows of up to [`SUPER`] elements; aligned, because a load that crosses cache lines takes twice as long.
+#[repr(align(64))]
 pub(super) struct Panel {
     /// Row after row, as they are unfolded.
     rows: [[i16; SUPER]; ROWS],
@@ -82,16 +80,16 @@ impl Panel {
     }
 
     /// Adds the products of `len` elements, those of block `block` of each vector, to `sums`, which has an entry a
-    /// vector.
+    /// vector. `exact` elements are added as integers.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn add(
         &self,
         len: usize,
-        small: bool,
-        mins: bool,
+        exact: usize,
         block: usize,
         x: &[Vector<'_>],
+        mins: bool,
         sums: &mut [Sums],
     ) {
         let mut t = 0;
@@ -102,10 +100,10 @@ impl Panel {
                     if mins {
                         self.subtract_mins::<$n>(len, block, x, sums);
                     }
-                    if small {
-                        self.tile::<$n, SMALL, 1>(len, block, x, sums);
-                    } else {
-                        self.tile::<$n, WIDE, 4>(len, block, x, sums);
+                    match exact {
+                        SMALL => self.tile::<$n, SMALL, 1>(len, block, x, sums),
+                        64 => self.tile::<$n, 64, 4>(len, block, x, sums),
+                        _ => self.tile::<$n, SUPER, 1>(len, block, x, sums),
                     }
                     t += $n;
                 }};

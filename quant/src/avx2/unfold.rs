@@ -10,11 +10,10 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::{half, horizontal, put, split, take, takef};
+use super::lanes::{half, put, split, take};
 use super::large::*;
 use super::small::*;
 use crate::Format;
-use crate::activation::{BLOCK, Vector};
 
 /// Elements of a super-block.
 pub(super) const SUPER: usize = 256;
@@ -31,13 +30,17 @@ pub(super) struct Unfolded<'a> {
     pub(super) mins: &'a mut [f32],
 }
 
-/// Elements that share a scale; none for formats that aren't unfolded.
-pub(super) fn group(format: Format) -> Option<usize> {
+/// Elements that share a scale, and how many of those are multiplied and added as integers: as many as fit 32 bits with
+/// the largest codes of the format and of activations. None for formats that aren't unfolded.
+pub(super) fn groups(format: Format) -> Option<[usize; 2]> {
     use Format::*;
     match format {
-        Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | IQ4_NL | MXFP4 | Q1_0 | Q2_0 => Some(SMALL),
-        Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ1_S | IQ1_M
-        | IQ4_XS | TQ1_0 | TQ2_0 => Some(SUPER),
+        Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | IQ4_NL | MXFP4 | Q1_0 | Q2_0 => Some([SMALL, SMALL]),
+        // 15 * 63, 3 * 15, 4 * 32
+        Q4_K | Q2_K | Q3_K | TQ1_0 | TQ2_0 => Some([SUPER, SUPER]),
+        Q5_K | Q6_K | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ1_S | IQ1_M | IQ4_XS => {
+            Some([SUPER, 64])
+        }
         F32 | F16 | BF16 | I8 | NVFP4 => None,
     }
 }
@@ -81,6 +84,8 @@ macro_rules! by_format {
         }
     };
 }
+
+pub(super) use by_format;
 
 /// Unfolds one row.
 #[inline]
@@ -141,86 +146,4 @@ pub(super) fn unfold(format: Format, row: &[u8], to: Unfolded<'_>) {
         }};
     }
     by_format!(format, store);
-}
-
-/// The product of one row with one vector, without the way through memory.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn multiply(format: Format, row: &[u8], x: &Vector<'_>) -> f32 {
-    let mut sum = _mm256_setzero_ps();
-    let mut offset = _mm256_setzero_ps();
-    macro_rules! multiply {
-        (small $bytes:literal, $scale:ident, $min:ident, $codes:ident) => {{
-            let blocks =
-                row.as_chunks::<$bytes>().0.chunks(BLOCK / SMALL).zip(x.q.chunks(BLOCK)).zip(x.scale);
-            for ((blocks, q), scale) in blocks {
-                let mut part = _mm256_setzero_ps();
-                for (b, q) in blocks.iter().zip(q.as_chunks::<SMALL>().0) {
-                    let [even, odd] = $codes(b);
-                    let dot = _mm256_add_epi32(
-                        _mm256_madd_epi16(even, take(q, 0)),
-                        _mm256_madd_epi16(odd, take(q, 16)),
-                    );
-                    part = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps($scale(b)), part);
-                }
-                sum = _mm256_fmadd_ps(part, _mm256_set1_ps(*scale), sum);
-            }
-            if has_mins(format) {
-                let mut total = 0.0;
-                for (b, [low, high]) in row.as_chunks::<$bytes>().0.iter().zip(x.sums.as_chunks::<2>().0) {
-                    total += $min(b) * (low + high);
-                }
-                offset = _mm256_setr_ps(total, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
-            }
-        }};
-        (wide $bytes:literal, $smalls:literal, $codes:ident) => {{
-            let size = $smalls * SMALL;
-            for (i, (b, q)) in row.as_chunks::<$bytes>().0.iter().zip(x.q.chunks_exact(size)).enumerate() {
-                let codes = $codes(b);
-                let mut dot = _mm256_setzero_si256();
-                for at in (0..size).step_by(32) {
-                    let [even, odd] = split([take(&codes, at), take(&codes, at + 16)]);
-                    dot = _mm256_add_epi32(dot, _mm256_madd_epi16(even, take(q, at)));
-                    dot = _mm256_add_epi32(dot, _mm256_madd_epi16(odd, take(q, at + 16)));
-                }
-                let scale = half(b, 0) * x.scale[i * size / BLOCK];
-                sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps(scale), sum);
-            }
-        }};
-        (large $bytes:literal, $codes:ident) => {{
-            let mut mins = [0.0; 16];
-            let blocks = row.as_chunks::<$bytes>().0.iter().zip(x.q.as_chunks::<SUPER>().0).zip(x.scale);
-            for (((b, q), scale), sums) in blocks.zip(x.sums.as_chunks::<16>().0) {
-                let mut dots = [_mm256_setzero_si256(); 2];
-                let d = $codes(b, &mut mins, |c, [even, odd]| {
-                    dots[0] = _mm256_add_epi32(dots[0], _mm256_madd_epi16(even, take(q, 32 * c)));
-                    dots[1] = _mm256_add_epi32(dots[1], _mm256_madd_epi16(odd, take(q, 32 * c + 16)));
-                });
-                let dot = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[0], dots[1]));
-                sum = _mm256_fmadd_ps(dot, _mm256_set1_ps(d * scale), sum);
-                if has_mins(format) {
-                    offset = _mm256_fmadd_ps(takef(&mins, 0), takef(sums, 0), offset);
-                    offset = _mm256_fmadd_ps(takef(&mins, 8), takef(sums, 8), offset);
-                }
-            }
-        }};
-        (grid $bytes:literal, $codes:ident) => {{
-            let blocks = row.as_chunks::<$bytes>().0.iter().zip(x.q.as_chunks::<SUPER>().0).zip(x.scale);
-            for ((b, q), scale) in blocks {
-                let mut dot = _mm256_setzero_si256();
-                let mut before = _mm256_setzero_si256();
-                let d = $codes(b, &mut [0.0; 16], |k, codes| {
-                    if k % 2 == 1 {
-                        let [even, odd] = split([before, codes]);
-                        dot = _mm256_add_epi32(dot, _mm256_madd_epi16(even, take(q, 16 * (k - 1))));
-                        dot = _mm256_add_epi32(dot, _mm256_madd_epi16(odd, take(q, 16 * k)));
-                    }
-                    before = codes;
-                });
-                sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps(d * scale), sum);
-            }
-        }};
-    }
-    by_format!(format, multiply);
-    horizontal(_mm256_sub_ps(sum, offset))
 }
