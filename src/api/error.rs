@@ -62,6 +62,12 @@ impl ApiError {
         ApiError::new(StatusCode::FORBIDDEN, "origin_refused", message)
     }
 
+    /// A request over TCP without the token.
+    pub(super) fn token() -> ApiError {
+        let message = "the token is missing or wrong: send Authorization: Bearer TOKEN";
+        ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
+    }
+
     /// A path that isn't there.
     pub(super) fn no_path(path: &str) -> ApiError {
         let message = format!("there is no {path}: see /v1/models, /v1/chat/completions, /v1/status");
@@ -73,12 +79,6 @@ impl ApiError {
         let other = if method == "GET" { "POST" } else { "GET" };
         let message = format!("{path} can't be asked with {method}: use {other}");
         ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
-    }
-
-    /// A daemon that keeps no sessions.
-    pub(super) fn no_sessions() -> ApiError {
-        let message = "this kadenced keeps no sessions: set state_dir in its configuration";
-        ApiError::new(StatusCode::NOT_FOUND, "sessions_off", message)
     }
 
     /// What can't be done with a session.
@@ -93,10 +93,31 @@ impl ApiError {
             Error::Newer { .. } => (StatusCode::CONFLICT, "session_too_new"),
             Error::Position { .. } => (StatusCode::BAD_REQUEST, "invalid_value"),
             Error::Limit { .. } => (StatusCode::FORBIDDEN, "quota_exceeded"),
+            Error::Archive { .. } => (StatusCode::BAD_REQUEST, "invalid_session_file"),
             Error::Full { .. } => (StatusCode::INSUFFICIENT_STORAGE, "disk_full"),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "session_failed"),
         };
         ApiError { param: Some("session"), ..ApiError::new(status, code, why.to_string()) }
+    }
+
+    /// What was read or said couldn't be saved.
+    pub(super) fn unsaved(why: &str) -> ApiError {
+        ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "session_unsaved", why)
+    }
+
+    /// The word for it.
+    pub(super) fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// What is wrong, and what to do.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether it says that there is no such session.
+    pub(super) fn is_missing(&self) -> bool {
+        self.code == "session_not_found"
     }
 
     /// OpenAI's word for the kind.
@@ -124,6 +145,8 @@ impl From<Refusal> for ApiError {
             Refusal::UserBusy { .. } => (StatusCode::TOO_MANY_REQUESTS, "busy"),
             Refusal::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
             Refusal::NoModel { .. } => (StatusCode::NOT_FOUND, "model_not_found"),
+            Refusal::ModelExists(_) => (StatusCode::CONFLICT, "model_exists"),
+            Refusal::NoSessions => (StatusCode::NOT_FOUND, "sessions_off"),
             Refusal::ModelUnusable { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "model_unusable"),
             Refusal::ModelFailed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "model_failed"),
             Refusal::Empty => (StatusCode::BAD_REQUEST, "empty_prompt"),
@@ -133,7 +156,7 @@ impl From<Refusal> for ApiError {
             Refusal::Engine => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
         };
         let param = match &why {
-            Refusal::NoModel { .. } => Some("model"),
+            Refusal::NoModel { .. } | Refusal::ModelExists(_) => Some("model"),
             Refusal::TooLong { .. } | Refusal::Unreadable(_) => Some("messages"),
             _ => None,
         };

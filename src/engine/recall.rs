@@ -54,12 +54,14 @@ impl Reader {
     /// The memory in which a prompt's tokens wait to be read.
     pub(super) fn recall(&self, user: u32, prompt: Prompt, session: Option<&str>) -> Result<Ready, Refusal> {
         match (session, prompt) {
-            (Some(name), Prompt::Chat(chat)) => self.named(user, name, *chat),
+            (Some(name), Prompt::Chat(chat)) => self.named(user, name, *chat, true),
+            (Some(name), Prompt::Notes(chat)) => self.named(user, name, *chat, false),
             (Some(_), _) => Err(Refusal::Unreadable("a session goes on with messages: use chat".into())),
             (None, prompt) => {
                 let new = self.speech.tokens(&prompt)?;
                 let room = self.room(new.len())?;
-                let kept = self.sessions.as_ref().filter(|s| s.slots > 0);
+                let passing = matches!(prompt, Prompt::Notes(_));
+                let kept = self.sessions.as_ref().filter(|s| s.slots > 0 && !passing);
                 let kept = kept.and_then(|sessions| self.automatic(sessions, user, &new));
                 let memory = match kept {
                     Some(session) => Memory::Kept(Box::new(session)),
@@ -77,10 +79,10 @@ impl Reader {
         room.ok_or_else(|| Refusal::TooLong { name: self.name.clone(), tokens, context })
     }
 
-    /// A session, and what the messages add to it.
-    fn named(&self, user: u32, name: &str, mut chat: Chat) -> Result<Ready, Refusal> {
+    /// A session, and what the messages add to it: with the beginning of an answer, or without.
+    fn named(&self, user: u32, name: &str, mut chat: Chat, answer: bool) -> Result<Ready, Refusal> {
         let Some(sessions) = &self.sessions else {
-            return Err(Refusal::Unreadable("this kadenced keeps no sessions: set state_dir".into()));
+            return Err(Refusal::NoSessions);
         };
         if name.starts_with(AUTOMATIC) {
             return Err(Refusal::Session(Arc::new(Error::Name(name.into()))));
@@ -91,7 +93,11 @@ impl Reader {
         if begun {
             chat.messages.insert(0, Message::new(Role::Assistant, "")); // stands for all that was said before
         }
-        let new = self.speech.chat_after(&chat, usize::from(begun))?;
+        let new = if answer || !chat.messages.is_empty() || !chat.tools.is_empty() {
+            self.speech.chat_after(&chat, usize::from(begun), answer)?
+        } else {
+            Vec::new()
+        };
         // A session may become longer than the context that the model was trained with; what is new may not.
         let room = self.room(new.len())?;
         session.say(&new).map_err(fail)?;

@@ -50,7 +50,7 @@ impl Run {
             sampler: Sampler::new(ask.sampling),
             voice: speech.voice(&prompt, ask.stops, ask.logprobs),
             memory: None,
-            limit: ask.limit.unwrap_or(usize::MAX),
+            limit: if matches!(prompt, Prompt::Notes(_)) { 0 } else { ask.limit.unwrap_or(usize::MAX) },
             endless: ask.endless,
             tokens: 0,
             unread_since: None,
@@ -71,6 +71,9 @@ impl Run {
             cached_tokens: memory.read(),
             session: memory.session().map(|(name, resumed)| (name.to_owned(), resumed)),
         }));
+        if self.limit == 0 && memory.unread() == 0 {
+            self.finish = Some(Finish::Length);
+        }
         self.memory = Some(memory);
     }
 
@@ -106,6 +109,15 @@ impl Run {
         self.memory.as_ref().map_or(0, Memory::bytes)
     }
 
+    /// Saves what is to be kept, as it is.
+    pub(super) fn save(&mut self) {
+        if let Some(Memory::Kept(session)) = &mut self.memory
+            && let Err(why) = session.save()
+        {
+            log::error!("request {}: {why}", self.number);
+        }
+    }
+
     /// Whether it has ended; to be asked between passes.
     pub(super) fn ended(&mut self, shared: &Shared, now: Instant, cut_off: bool) -> bool {
         if self.finish.is_some() {
@@ -115,7 +127,7 @@ impl Run {
             self.finish = Some(Finish::Cancelled);
         } else if self.listener.capacity() < ROOM {
             let since = *self.unread_since.get_or_insert(now);
-            if cut_off || now - since > shared.settings.patience {
+            if cut_off || now - since > shared.settings().patience {
                 self.finish = Some(Finish::Cancelled);
             }
         } else {
@@ -133,6 +145,9 @@ impl Run {
     /// Chooses the next token by the logits after all that was read. It belongs to what is remembered, also if it ends the
     /// answer.
     pub(super) fn go_on(&mut self, logits: &[f32], stops: &[u32], shared: &Shared) {
+        if self.limit == 0 {
+            return self.end(Finish::Length);
+        }
         let token = self.sampler.next(logits);
         self.tokens += 1;
         count(&shared.counters.tokens, 1);
@@ -172,7 +187,9 @@ impl Run {
         }
         let shared = shared.clone();
         let save = move || {
-            session.end_turn();
+            if !session.tokens().is_empty() {
+                session.end_turn();
+            }
             let saved = session.save();
             drop(session); // before the client knows, and goes on with it
             let unsaved = saved.err().map(|e| e.to_string());

@@ -28,9 +28,10 @@ impl Speech {
         let tokens = match prompt {
             Prompt::Text(text) => self.tokenizer.encode(text, Special::Forbid),
             Prompt::Tokens(tokens) => tokens.clone(),
-            Prompt::Chat(chat) => self.chat_after(chat, 0)?,
+            Prompt::Chat(chat) => self.chat_after(chat, 0, true)?,
+            Prompt::Notes(chat) => self.chat_after(chat, 0, false)?,
         };
-        if tokens.is_empty() {
+        if tokens.is_empty() && !matches!(prompt, Prompt::Notes(_)) {
             return Err(Refusal::Empty);
         }
         if let Some(token) = tokens.iter().find(|&&t| t as usize >= self.vocabulary) {
@@ -42,11 +43,16 @@ impl Speech {
         Ok(tokens)
     }
 
-    /// The tokens that messages add to a conversation that already has the first `known` of them.
-    pub(super) fn chat_after(&self, chat: &Chat, known: usize) -> Result<Vec<u32>, Refusal> {
+    /// The tokens that messages add to a conversation that already has the first `known` of them; with the beginning of
+    /// an answer, if there is to be one.
+    pub(super) fn chat_after(&self, chat: &Chat, known: usize, answer: bool) -> Result<Vec<u32>, Refusal> {
         let template = self.template.as_ref().map_err(|why| Refusal::Unreadable(why.clone()))?;
         let prompt = template.render_after(chat, known).and_then(|p| p.tokens(&self.tokenizer));
-        prompt.map(|p| p.tokens).map_err(|e| Refusal::Unreadable(e.to_string()))
+        let mut prompt = prompt.map_err(|e| Refusal::Unreadable(e.to_string()))?;
+        if !answer {
+            prompt.tokens.truncate(prompt.history);
+        }
+        Ok(prompt.tokens)
     }
 
     /// What ends the turn of an answer that was cut off; nothing where the format isn't known.

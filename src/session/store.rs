@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use kadence_quant::Format;
 use kadence_quant::state::Codec;
@@ -74,6 +74,10 @@ impl Default for Settings {
         }
     }
 }
+
+/// How long a session that is being saved may take.
+const FALLS_ASLEEP: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A model, and what binds sessions to it.
 #[derive(Clone, Debug)]
@@ -338,6 +342,29 @@ impl Store {
         std::fs::remove_dir_all(&folder).map_err(|e| Error::io("delete", &folder, e))
     }
 
+    /// Waits until nobody has a session open.
+    ///
+    /// # Errors
+    /// If there is none, or it stays in use.
+    pub fn asleep(&self, user: u32, name: &str) -> Result<(), Error> {
+        let folder = self.existing(user, name)?;
+        let start = Instant::now();
+        loop {
+            match lock(&folder, name) {
+                Err(Error::InUse(_)) if start.elapsed() < FALLS_ASLEEP => std::thread::sleep(LOOK_AGAIN),
+                other => return other.map(drop),
+            }
+        }
+    }
+
+    /// Whether the disk has room for more.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if too little is free.
+    pub fn check_space(&self) -> Result<(), Error> {
+        self.0.check_space(&self.0.root)
+    }
+
     /// Whether a user may have one more session.
     pub(super) fn check_count(&self, user: u32) -> Result<(), Error> {
         let limit = self.0.settings.limits.sessions;
@@ -347,6 +374,23 @@ impl Store {
 }
 
 impl Inner {
+    /// The folder of all sessions.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Whether the disk of this folder has room for more.
+    pub fn check_space(&self, folder: &Path) -> Result<(), Error> {
+        const MB: u64 = 1_000_000;
+        let reserve = self.settings.limits.reserve;
+        let free = self.disk.free(folder).map_err(|e| Error::io("save", folder, e))?;
+        if free < reserve {
+            let path = folder.to_owned();
+            return Err(Error::Full { path, free: free / MB, reserve: reserve.div_ceil(MB) });
+        }
+        Ok(())
+    }
+
     pub fn folder(&self, user: u32, name: &str) -> PathBuf {
         self.root.join(user.to_string()).join(name)
     }

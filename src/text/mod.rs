@@ -22,6 +22,7 @@ mod parser_k3;
 mod pretokenize;
 mod strftime;
 mod tokenizer;
+mod transcript;
 
 pub use chat::{
     Arguments, Chat, ChatError, Content, Effort, FunctionCall, Message, Part, Prompt, PromptTokens,
@@ -33,3 +34,4 @@ pub use jinja::JinjaTemplate;
 pub use parser::{Event, Parser, Reply};
 pub use pretokenize::pieces;
 pub use tokenizer::{SUPPORTED_PRE, Special, TokenKind, Tokenizer, Vocabulary, VocabularyError};
+pub use transcript::messages;
