@@ -64,6 +64,8 @@ macro_rules! tiles {
 }
 /// Integers that unfolded rows may take: half of the first-level cache.
 const UNFOLDED: usize = 8192;
+/// Vectors up to which rows come apart in registers, and not in panels: turning those would cost more than it saves.
+const FEW: usize = 4;
 /// How far ahead of a row its successors are asked for when each is used once: what a core reads in about 400 ns.
 const AHEAD: usize = 4096;
 /// Most rows that are unfolded together.
@@ -121,7 +123,29 @@ fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     if let [x] = x {
         for (w, y) in w.chunks_exact(bytes.max(1)).zip(y) {
             prefetch(w, AHEAD.max(bytes));
-            *y = multiply(format, w, x);
+            [*y] = multiply::<1>(format, w, std::slice::from_ref(x));
+        }
+        return;
+    }
+    if x.len() <= FEW {
+        for (r, w) in w.chunks_exact(bytes.max(1)).enumerate() {
+            prefetch(w, AHEAD.max(bytes));
+            let mut t = 0;
+            while t < x.len() {
+                macro_rules! few {
+                    ($n:literal) => {{
+                        for (i, product) in multiply::<$n>(format, w, &x[t..]).into_iter().enumerate() {
+                            y[(t + i) * rows + r] = product;
+                        }
+                        t += $n;
+                    }};
+                }
+                match x.len() - t {
+                    4.. => few!(4),
+                    2 | 3 => few!(2),
+                    _ => few!(1),
+                }
+            }
         }
         return;
     }
