@@ -13,7 +13,7 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("engine", &["session", "model", "text", "gguf"]),
     ("api", &["engine", "session", "text"]),
     ("daemon", &["api", "engine", "session", "text", "compute"]),
-    ("cli", &["engine", "session", "model", "text", "compute", "gguf"]),
+    ("cli", &["daemon", "engine", "session", "model", "text", "compute", "gguf"]),
 ];
 
 /// The room that a file of `src/` belongs to, if it is in one.

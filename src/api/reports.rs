@@ -10,7 +10,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use crate::engine::{ModelFile, ModelState};
+use crate::engine::{ModelFile, ModelState, Resident};
 
 use super::body::Json;
 use super::{ApiError, Context, Peer};
@@ -58,9 +58,11 @@ pub(super) async fn status(State(context): State<Context>) -> Json {
     };
     let settings = engine.settings();
     let c = engine.counters();
+    let memory = Resident::now();
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
         "uptime_seconds": engine.uptime().as_secs(),
         "model": {"id": name, "state": state, "default": settings.models.first().map(|m| &m.name)},
         "threads": settings.threads,
@@ -69,6 +71,7 @@ pub(super) async fn status(State(context): State<Context>) -> Json {
             "limit_running": settings.parallel, "limit_waiting": settings.queue,
             "limit_per_user": settings.per_user,
         },
+        "memory": {"own_bytes": memory.map(|m| m.own), "mapped_bytes": memory.map(|m| m.mapped)},
         "state_bytes": engine.state_bytes(),
         "reuse": engine.reuse().into_iter().map(|(reason, n)| (reason.code().to_owned(), n.into())).collect::<Map<_, _>>(),
         "totals": {
@@ -76,7 +79,8 @@ pub(super) async fn status(State(context): State<Context>) -> Json {
             "cancelled": read(&c.cancelled), "failed": read(&c.failed),
             "prompt_tokens": read(&c.prompt_tokens), "cached_tokens": read(&c.cached_tokens),
             "tokens": read(&c.tokens), "passes": read(&c.passes),
-            "pass_seconds": read(&c.pass_micros) as f64 / 1e6, "models_opened": read(&c.opened),
+            "pass_seconds": read(&c.pass_micros) as f64 / 1e6,
+            "answer_seconds": read(&c.answer_micros) as f64 / 1e6, "models_opened": read(&c.opened),
         },
     }))
 }
@@ -113,6 +117,7 @@ pub(super) async fn metrics(State(context): State<Context>) -> Response {
         ("tokens_total", "counter", "Tokens generated.", read(&c.tokens)),
         ("passes_total", "counter", "Passes over the weights.", read(&c.passes)),
         ("pass_seconds_total", "counter", "Time that these took.", read(&c.pass_micros) / 1e6),
+        ("answer_seconds_total", "counter", "The part of it for answers.", read(&c.answer_micros) / 1e6),
         ("models_opened_total", "counter", "Times that a model was opened.", read(&c.opened)),
     ];
     let mut text: String = all

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 
 use serde_json::json;
 
-use crate::engine::{Generation, Generator, Request, Unsaved};
+use crate::engine::{Generation, Generator, Request, Resident, Unsaved};
 use crate::gguf::Gguf;
 use crate::text::{Chat, Decoder, Event, Markers, Message, Parser, Role, Special, Template, Tokenizer};
 
 use super::sampling::SamplingArgs;
-use super::{Failure, interrupt, memory, open};
+use super::{Failure, interrupt, open};
 
 /// Generate text from a prompt
 #[derive(clap::Args)]
@@ -139,7 +139,7 @@ fn summary(done: &Generation, seed: u64) -> String {
         rate(done.prompt_tokens, done.prompt_time),
         done.tokens,
         rate(done.tokens, done.time),
-        memory::anonymous().unwrap_or(0) as f64 / 1e6,
+        Resident::now().map_or(0, |r| r.own) as f64 / 1e6,
         done.finish.name(),
     )
 }
@@ -152,7 +152,7 @@ fn report(answer: &str, done: &Generation, seed: u64) -> serde_json::Value {
         "prompt_tokens_per_second": rate(done.prompt_tokens, done.prompt_time),
         "tokens": done.tokens,
         "tokens_per_second": rate(done.tokens, done.time),
-        "memory_bytes": memory::anonymous(),
+        "memory_bytes": Resident::now().map(|r| r.own),
         "seed": seed,
     })
 }

@@ -18,11 +18,9 @@ pub fn cancel() -> Result<Arc<AtomicBool>, Failure> {
     Ok(raised)
 }
 
-/// As [`cancel`], with a second flag: while that one is raised, Ctrl-C ends the process cleanly.
-pub fn cancel_or_end() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>), Failure> {
-    let idle = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        flag::register_conditional_shutdown(signal, 0, idle.clone())?;
-    }
-    Ok((cancel()?, idle))
+/// A flag: while it is raised, as it is now, Ctrl-C ends the process cleanly.
+pub fn ends_while() -> Result<Arc<AtomicBool>, Failure> {
+    let idle = Arc::new(AtomicBool::new(true));
+    flag::register_conditional_shutdown(SIGINT, 0, idle.clone())?;
+    Ok(idle)
 }

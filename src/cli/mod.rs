@@ -1,17 +1,23 @@
 //! The client and the tools: what `kadence` understands, and the commands.
 
+mod ask;
 mod bench;
 mod chat;
+mod client;
+mod daemon;
 mod drift;
 mod generate;
 mod info;
 mod interrupt;
 mod logits;
-mod memory;
+mod manual;
 mod open;
+mod reports;
 mod sampling;
 mod sessions;
+mod terminal;
 mod tokenize;
+mod turn;
 
 use std::io::Write;
 use std::path::Path;
@@ -30,13 +36,21 @@ struct Cli {
 #[derive(clap::Subcommand)]
 enum Command {
     Chat(chat::Args),
+    Ask(ask::Args),
     Session(sessions::Args),
+    Models(reports::ModelsArgs),
+    Status(reports::StatusArgs),
     Generate(generate::Args),
     Tokenize(tokenize::Args),
     Info(info::Args),
     Logits(logits::Args),
     Bench(bench::Args),
     Drift(drift::Args),
+    #[command(hide = true)]
+    GenerateDocs(manual::Args),
+    /// Be the daemon: how one is started for a user who has none
+    #[command(hide = true)]
+    Daemon(crate::daemon::Flags),
 }
 
 /// Why a command failed: one line, what and what to do.
@@ -49,6 +63,10 @@ pub struct Failure {
 impl Failure {
     const FAILED: u8 = 1;
     const USAGE: u8 = 2;
+    /// It may be tried again (EX_TEMPFAIL).
+    const LATER: u8 = 75;
+    /// As shells have it for SIGINT.
+    const INTERRUPTED: u8 = 130;
 
     fn new(why: impl Into<String>) -> Failure {
         Failure { why: why.into(), code: Failure::FAILED }
@@ -77,6 +95,11 @@ pub fn main() -> ExitCode {
     let mut out = std::io::stdout().lock();
     let result = match &cli.command {
         Command::Chat(args) => chat::run(args, &mut out),
+        Command::Ask(args) => ask::run(args, &mut out),
+        Command::Models(args) => reports::models(args, &mut out),
+        Command::Status(args) => reports::status(args, &mut out),
+        Command::GenerateDocs(args) => manual::run(args),
+        Command::Daemon(flags) => return daemon::run(flags),
         Command::Session(args) => sessions::run(args, &mut out),
         Command::Generate(args) => generate::run(args, &mut out),
         Command::Tokenize(args) => tokenize::run(args, &mut out),

@@ -1,15 +1,15 @@
 //! `kadence session`: what there is, and what can be done with it.
 
+use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::session::{Fingerprint, Settings, Store, Summary};
-use crate::text::Tokenizer;
-
-use super::chat::{Place, user};
-use super::{Failure, open};
+use super::Failure;
+use super::client::{Client, Trouble, session_path};
+use super::daemon::Place;
+use super::terminal::clean;
 
 /// List, show, branch, move and delete conversations
 #[derive(clap::Args)]
@@ -27,13 +27,10 @@ pub struct Args {
 enum Command {
     /// All conversations, the one used last first
     List,
-    /// A conversation, turn by turn
+    /// A conversation and what was said in it
     Show {
         /// Its name
         name: String,
-        /// A model with its vocabulary, to show tokens as text; without it, the model in the box
-        #[arg(short, long, value_name = "FILE")]
-        model: Option<PathBuf>,
     },
     /// Begin a conversation with what another one has
     Fork {
@@ -81,128 +78,137 @@ struct Position {
     turns: Option<i64>,
     /// After so many tokens
     #[arg(long, value_name = "N")]
-    tokens: Option<usize>,
+    tokens: Option<u64>,
 }
 
 impl Position {
     /// Tokens before the place, if one is named.
-    fn tokens(&self, store: &Store, name: &str) -> Result<Option<usize>, Failure> {
+    fn tokens(&self, client: &Client, name: &str) -> Result<Option<u64>, Failure> {
         let Some(wanted) = self.turns else { return Ok(self.tokens) };
-        let (_, _, turns) = store.show(user(), name).map_err(fail)?;
+        let session = client.get(&session_path(name, ""))?;
+        let turns = session["turn_tokens"].as_array().map_or(&[][..], Vec::as_slice);
         let count = if wanted < 0 { turns.len() as i64 + wanted } else { wanted };
         let count = usize::try_from(count).ok().filter(|&c| c <= turns.len());
         let count =
             count.ok_or_else(|| Failure::new(format!("session {name:?} has {} turns", turns.len())))?;
-        Ok(Some(count.checked_sub(1).map_or(0, |last| turns[last].end)))
+        Ok(Some(count.checked_sub(1).map_or(0, |last| turns[last][1].as_u64().unwrap_or(0))))
     }
-}
-
-fn fail(e: crate::session::Error) -> Failure {
-    Failure::new(e.to_string())
 }
 
 /// Runs the command.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
-    let store = args.place.store(Settings::default())?;
+    let client = args.place.client(false)?;
     let changed = match &args.command {
-        Command::List => return list(&store, args.json, out),
-        Command::Show { name, model } => return show(&store, name, model.as_deref(), args.json, out),
+        Command::List => return list(&client, args.json, out),
+        Command::Show { name } => return show(&client, name, args.json, out),
         Command::Fork { from, to, position } => {
-            let tokens = position.tokens(&store, from)?;
-            store.fork(user(), from, to, tokens)
+            let tokens = position.tokens(&client, from)?;
+            client.post(&session_path(from, "/fork"), &json!({"to": to, "tokens": tokens}))?
         }
         Command::Rewind { name, position } => {
-            let tokens = position.tokens(&store, name)?;
+            let tokens = position.tokens(&client, name)?;
             let tokens = tokens.ok_or_else(|| Failure::usage("say where to: --turns N or --tokens N"))?;
-            store.rewind(user(), name, tokens)
+            client.post(&session_path(name, "/rewind"), &json!({"tokens": tokens}))?
         }
         Command::Export { name, file } => {
-            let (summary, mut from) = store.export(user(), name).map_err(fail)?;
-            let to = std::fs::File::options().write(true).create_new(true).open(file);
-            let copied = to.and_then(|mut to| std::io::copy(&mut from, &mut to));
-            copied.map_err(|e| Failure::in_file(file, &e))?;
-            Ok(summary)
+            export(&client, name, file)?;
+            client.get(&session_path(name, ""))?
         }
-        Command::Import { file, name } => store.import(user(), name, file),
-        Command::Delete { name } => return store.delete(user(), name).map_err(fail),
+        Command::Import { file, name } => {
+            let opened = File::open(file).map_err(|e| Failure::in_file(file, &e))?;
+            client.upload(&session_path(name, "/import"), opened)?
+        }
+        Command::Delete { name } => return delete(&client, name, args.json, out),
     };
-    let summary = changed.map_err(fail)?;
     if args.json {
-        writeln!(out, "{}", object(&summary))?;
+        writeln!(out, "{changed}")?;
     } else {
-        writeln!(out, "{}", line(&summary))?;
+        writeln!(out, "{}", line(&changed))?;
     }
     Ok(())
 }
 
-fn line(s: &Summary) -> String {
+/// Whether a session has turns.
+///
+/// # Errors
+/// If the daemon doesn't say.
+pub fn begun(client: &Client, name: &str) -> Result<bool, Trouble> {
+    match client.get(&session_path(name, "")) {
+        Ok(session) => Ok(session["turns"].as_u64() > Some(0)),
+        Err(why) if why.is("session_not_found") => Ok(false),
+        Err(why) => Err(why),
+    }
+}
+
+/// Writes a session to a new file.
+///
+/// # Errors
+/// If the file is there already or can't be written, or there is no such session.
+pub fn export(client: &Client, name: &str, path: &Path) -> Result<(), Failure> {
+    let mut file = File::create_new(path).map_err(|e| Failure::in_file(path, &e))?;
+    let done = client.download(&session_path(name, "/export"), &mut file);
+    done.map_err(|why| match why {
+        Trouble::Here(e) => Failure::in_file(path, &e),
+        why => why.into(),
+    })
+    .and_then(|()| Ok(file.sync_all()?))
+    .inspect_err(|_| drop(std::fs::remove_file(path))) // half a session is none
+}
+
+/// A session in one line.
+pub fn line(session: &Value) -> String {
+    let number = |key: &str| session[key].as_u64().unwrap_or(0);
+    let checkpoints = session["checkpoints"].as_array().map_or(0, Vec::len);
     format!(
-        "{}: {} turns, {} tokens, {:.1} MB, {} checkpoints",
-        s.name,
-        s.turns,
-        s.tokens,
-        s.bytes as f64 / 1e6,
-        s.checkpoints.len()
+        "{}: {} turns, {} tokens, {:.1} MB, {checkpoints} checkpoints",
+        clean(session["id"].as_str().unwrap_or_default()),
+        number("turns"),
+        number("tokens"),
+        number("bytes") as f64 / 1e6,
     )
 }
 
-fn object(s: &Summary) -> Value {
-    json!({
-        "name": s.name,
-        "turns": s.turns,
-        "tokens": s.tokens,
-        "bytes": s.bytes,
-        "created": s.created,
-        "updated": s.updated,
-        "checkpoints": s.checkpoints,
-        "model": s.fingerprint.model.to_string(),
-    })
-}
-
-fn list(store: &Store, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    let all = store.list(user());
+fn list(client: &Client, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let all = client.get("/v1/sessions")?;
     if json {
-        writeln!(out, "{}", Value::from(all.iter().map(object).collect::<Vec<_>>()))?;
+        writeln!(out, "{}", all["data"])?;
     } else {
-        all.iter().try_for_each(|s| writeln!(out, "{}", line(s)))?;
+        all["data"].as_array().into_iter().flatten().try_for_each(|s| writeln!(out, "{}", line(s)))?;
     }
     Ok(())
 }
 
-fn show(
-    store: &Store,
-    name: &str,
-    model: Option<&std::path::Path>,
-    json: bool,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    let (summary, tokens, turns) = store.show(user(), name).map_err(fail)?;
-    // Without a model that has its vocabulary, there are only numbers to show.
-    let tokenizer = match open::path(model).and_then(|path| open::file(&path)) {
-        Ok(file) if Fingerprint::of(&file).vocabulary == summary.fingerprint.vocabulary => {
-            Tokenizer::from_gguf(&file).ok()
-        }
-        Ok(_) if model.is_some() => {
-            return Err(Failure::new("the model has another vocabulary than the session"));
-        }
-        Err(e) if model.is_some() => return Err(e),
-        _ => None,
-    };
-    let text =
-        |tokens: &[u32]| tokenizer.as_ref().map(|t| String::from_utf8_lossy(&t.decode(tokens)).into_owned());
+fn show(client: &Client, name: &str, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut session = client.get(&session_path(name, ""))?;
+    let messages = client.get(&session_path(name, "/messages"));
     if json {
-        let mut all = object(&summary);
-        let turns =
-            turns.iter().map(|t| json!({ "tokens": tokens[t.clone()], "text": text(&tokens[t.clone()]) }));
-        all["content"] = turns.collect();
-        writeln!(out, "{all}")?;
+        session["messages"] = messages?["data"].take();
+        writeln!(out, "{session}")?;
         return Ok(());
     }
-    writeln!(out, "{}", line(&summary))?;
-    for (i, turn) in (1..).zip(turns) {
-        let tokens = &tokens[turn.clone()];
-        let shown = text(tokens).unwrap_or_else(|| format!("{tokens:?}"));
-        writeln!(out, "\n[{i}: tokens {}..{}]\n{}", turn.start, turn.end, shown.trim_end())?;
+    writeln!(out, "{}", line(&session))?;
+    for message in messages?["data"].as_array().into_iter().flatten() {
+        let role = message["role"].as_str().unwrap_or_default();
+        writeln!(out, "\n[{role}]\n{}", clean(text(message).trim_end()))?;
+    }
+    Ok(())
+}
+
+/// What a message says, as text.
+pub fn text(message: &Value) -> String {
+    match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|p| p["text"].as_str()).collect(),
+        _ => {
+            message["tool_calls"].as_array().map_or_else(String::new, |c| Value::from(c.clone()).to_string())
+        }
+    }
+}
+
+fn delete(client: &Client, name: &str, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
+    let deleted = client.delete(&session_path(name, ""))?;
+    if json {
+        writeln!(out, "{deleted}")?;
     }
     Ok(())
 }

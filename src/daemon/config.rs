@@ -14,7 +14,7 @@ use crate::engine::{self, BOXED_MODEL, ModelFile, Sessions, boxed_model};
 use crate::session::{Codec, RealDisk, Settings, Store};
 use crate::text::Effort;
 
-use super::layers::is_file;
+use super::layers::{self, is_file};
 
 /// The keys of a configuration file, all of which may be left out.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -105,7 +105,7 @@ pub struct Settled {
 }
 
 /// The system's socket.
-const SYSTEM_SOCKET: &str = "/run/kadence/kadence.sock";
+pub const SYSTEM_SOCKET: &str = "/run/kadence/kadence.sock";
 
 impl Config {
     /// Fills in what was left out.
@@ -130,7 +130,7 @@ impl Config {
         let seconds = |value: Option<u64>, usual| Duration::from_secs(value.unwrap_or(usual));
         Ok(Settled {
             user,
-            socket: self.socket.clone().map_or_else(|| usual_socket(user), Ok)?,
+            socket: self.socket.clone().unwrap_or_else(|| usual_socket(user, &state_dir)),
             log: level(self.log.as_deref())?,
             grace: seconds(self.grace_s, 5),
             engine: engine::Settings {
@@ -236,13 +236,36 @@ fn stem(path: &Path) -> String {
     path.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
 }
 
-fn usual_socket(user: bool) -> Result<PathBuf, String> {
+fn usual_socket(user: bool, state_dir: &Path) -> PathBuf {
     if !user {
-        return Ok(SYSTEM_SOCKET.into());
+        return SYSTEM_SOCKET.into();
     }
-    let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|f| !f.is_empty());
-    let folder = folder.ok_or("XDG_RUNTIME_DIR isn't set: say where to listen with --socket PATH")?;
-    Ok(Path::new(&folder).join("kadence/kadence.sock"))
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|f| !f.is_empty()) {
+        Some(folder) => Path::new(&folder).join("kadence/kadence.sock"),
+        // Without a login by logind, as in containers.
+        None => state_dir.join("kadence.sock"),
+    }
+}
+
+/// Where the user's own daemon listens and keeps its files.
+#[derive(Clone, Debug)]
+pub struct OwnPlaces {
+    /// Its socket.
+    pub socket: PathBuf,
+    /// Its sessions, and its log where it has no journal.
+    pub state_dir: PathBuf,
+}
+
+impl OwnPlaces {
+    /// The places that `kadenced --user` would take.
+    ///
+    /// # Errors
+    /// One line, if the configuration can't be used.
+    pub fn find() -> Result<OwnPlaces, String> {
+        let config = layers::read(None, true)?;
+        let state_dir = config.state_dir.map_or_else(|| usual_state_dir(true), Ok)?;
+        Ok(OwnPlaces { socket: config.socket.unwrap_or_else(|| usual_socket(true, &state_dir)), state_dir })
+    }
 }
 
 fn level(word: Option<&str>) -> Result<log::LevelFilter, String> {

@@ -14,7 +14,7 @@ use listenfd::ListenFd;
 
 use crate::engine::Engine;
 
-pub use config::{Config, Settled};
+pub use config::{Config, OwnPlaces, SYSTEM_SOCKET, Settled};
 pub use flags::Flags;
 
 /// For a configuration that can't be used; systemd has a name for it (EX_CONFIG).
@@ -22,9 +22,13 @@ const BAD_CONFIGURATION: u8 = 78;
 
 /// Runs `kadenced` with the arguments and the environment of the process.
 pub fn main() -> ExitCode {
-    // Before there is any thread: it takes what systemd says out of the environment.
+    run(&Flags::parse())
+}
+
+/// Is the daemon. To be called before the process has a second thread.
+pub fn run(flags: &Flags) -> ExitCode {
+    // It takes what systemd says out of the environment.
     let sockets = ListenFd::from_env();
-    let flags = Flags::parse();
     let settled = match flags.settle() {
         Ok(settled) => settled,
         Err(why) => {
@@ -35,7 +39,7 @@ pub fn main() -> ExitCode {
     if flags.check_config {
         return check(&settled);
     }
-    match run(&settled, sockets) {
+    match serve(&settled, sockets) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             log::error!("{why}");
@@ -57,7 +61,7 @@ fn check(settled: &Settled) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn run(settled: &Settled, sockets: ListenFd) -> Result<(), String> {
+fn serve(settled: &Settled, sockets: ListenFd) -> Result<(), String> {
     logging::start(settled.log)?;
     let socket = socket::Socket::open(sockets, &settled.socket, settled.user)?;
     let engine = Engine::start(settled.engine.clone()).map_err(|e| format!("can't start a thread: {e}"))?;

@@ -88,6 +88,8 @@ pub struct Counters {
     pub passes: AtomicU64,
     /// Microseconds that these took.
     pub pass_micros: AtomicU64,
+    /// The part of them for tokens of answers; the rest was for prompts.
+    pub answer_micros: AtomicU64,
     /// Times that a model was opened.
     pub opened: AtomicU64,
 }

@@ -11,6 +11,7 @@ mod handle;
 mod memory;
 mod queue;
 mod recall;
+mod resident;
 mod run;
 mod sample;
 mod serve;
@@ -24,6 +25,7 @@ pub use boxed::{BOXED_MODEL, boxed_model};
 pub use generate::{Conversation, Finish, Generation, Generator, Request, Unsaved};
 pub use handle::{Counters, Engine, ModelState, Place, Settings};
 pub use recall::{AUTOMATIC, Sessions};
+pub use resident::Resident;
 pub use sample::{Sampler, Sampling};
 
 /// Tokens of a pass when a prompt is read: enough that each weight is read from memory once for many tokens, few enough

@@ -360,12 +360,12 @@ impl Server {
             }
         };
         let mut logits = logits.chunks_exact(vocabulary);
-        let mut prompts = 0;
+        let (mut prompts, mut answers) = (0, 0);
         let mut failed = Vec::new();
         for (i, count, last) in readers {
             let run = &mut self.runs[i];
             let logits = if last { logits.next() } else { None };
-            prompts += if run.answers() { 0 } else { count };
+            *(if run.answers() { &mut answers } else { &mut prompts }) += count;
             match (run.memory().map(Memory::settle), logits) {
                 (Some(Ok(true)), Some(logits)) => {
                     run.go_on(logits, open.speech.tokenizer.stops(), &self.shared)
@@ -382,7 +382,9 @@ impl Server {
         let counters = &self.shared.counters;
         count(&counters.prompt_tokens, prompts);
         count(&counters.passes, 1);
-        count(&counters.pass_micros, time.as_micros() as usize);
+        let micros = time.as_micros() as usize;
+        count(&counters.pass_micros, micros);
+        count(&counters.answer_micros, micros * answers / (answers + prompts).max(1));
         if prompts >= self.piece.min(PASS / 2) {
             // The next piece as large as fits the time, but not in leaps.
             let fits = (prompts as f64 * PIECE.as_secs_f64() / time.as_secs_f64().max(1e-6)) as usize;
