@@ -2,11 +2,12 @@
 //! nothing that one does holds up another.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use kadence::engine::{
-    Answer, Ask, Engine, Finish, ModelFile, ModelState, Prompt, Refusal, Said, Sampling, Settings,
+    Answer, Ask, Engine, Finish, KeepOpen, ModelFile, ModelState, Prompt, Refusal, Said, Sampling, Settings,
 };
 use kadence::text::Event;
 
@@ -36,6 +37,7 @@ fn request(prompt: usize, limit: usize) -> Ask {
         endless: true,
         stops: Vec::new(),
         logprobs: None,
+        keep_open: KeepOpen::Usual,
     }
 }
 
@@ -182,4 +184,24 @@ async fn a_refusal_comes_before_anything_is_waited_for() {
     let mut empty = ask(&engine, 1, request(0, 1)).unwrap();
     assert!(matches!(empty.next().await, Some(Said::Failed(Refusal::Empty))));
     assert!(empty.next().now_or_never().is_none_or(|said| said.is_none()));
+}
+
+#[tokio::test]
+async fn a_request_says_how_long_the_model_stays_open_after_it() {
+    // The settings say for ever, or not at all; what the last request says counts.
+    let engine = Engine::start(settings()).unwrap();
+    let mut model = engine.model();
+    let closes = request(5, 1);
+    heard(ask(&engine, 1, Ask { keep_open: KeepOpen::For(Duration::ZERO), ..closes.clone() }).unwrap()).await;
+    let closed = model.wait_for(|m| *m == ModelState::Closed && engine.counters().opened.load(Relaxed) == 1);
+    tokio::time::timeout(Duration::from_secs(60), closed).await.expect("it is closed").unwrap();
+    let engine = Engine::start(Settings { idle: Some(Duration::ZERO), ..settings() }).unwrap();
+    for _ in 0..3 {
+        heard(ask(&engine, 1, Ask { keep_open: KeepOpen::Always, ..closes.clone() }).unwrap()).await;
+    }
+    assert_eq!(engine.counters().opened.load(Relaxed), 1, "it stayed open");
+    heard(ask(&engine, 1, closes).unwrap()).await;
+    let mut model = engine.model();
+    let closed = model.wait_for(|m| *m == ModelState::Closed);
+    tokio::time::timeout(Duration::from_secs(60), closed).await.expect("it is closed").unwrap();
 }

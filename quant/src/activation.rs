@@ -26,12 +26,46 @@ pub const LARGEST: f32 = 8191.0;
 pub struct Vector<'a> {
     /// `n` elements.
     pub f32: &'a [f32],
-    /// `n` integers: element i is about `scale[i / 256] * q[i]`, |q| <= 8191.
+    /// `n` integers, |q| <= 8191: element i is about `scale[i / 256] * q[place(i)]`, see [`place`].
     pub q: &'a [i16],
     /// A scale for every 256 elements, the last of which may be fewer.
     pub scale: &'a [f32],
     /// `n / 16` sums: `scale * (q_0 + … + q_15)` of 16 neighbours.
     pub sums: &'a [f32],
+}
+
+/// 32 integers in a cache line of their own: products are slow on those that cross lines.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Line([i16; UNIT]);
+
+impl Line {
+    /// Zeros.
+    pub const ZERO: Line = Line([0; UNIT]);
+
+    /// The integers of some lines.
+    pub fn integers(lines: &[Line]) -> &[i16] {
+        // SAFETY: a line is 32 integers and nothing else: its alignment is its size.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * UNIT)
+        }
+    }
+
+    /// The integers of some lines, to be written.
+    pub fn integers_mut(lines: &mut [Line]) -> &mut [i16] {
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * UNIT)
+        }
+    }
+}
+
+/// Where the integer of element i is: of every 32, first those of the even elements, then those of the odd ones.
+/// Packed weights come apart in this order with shifts and masks alone.
+pub const fn place(i: usize) -> usize {
+    i / UNIT * UNIT + i % UNIT / 2 + i % 2 * SUM
 }
 
 /// Lengths of the quantized parts of a vector of `n` elements: integers, scales, sums. None if `n` isn't a multiple of
@@ -63,14 +97,19 @@ fn quantize_body<const FMA: bool>(x: &[f32], q: &mut [i16], scale: &mut [f32], s
         *scale = max / LARGEST;
         // The scale of a block of tiny numbers can be subnormal and its inverse infinite; such a block is as good as 0.
         let inverse = if max >= 1e-30 && max.is_finite() { LARGEST / max } else { 0.0 };
-        for ((x, q), sum) in x.as_chunks::<SUM>().0.iter().zip(q.as_chunks_mut::<SUM>().0).zip(sums) {
-            let mut total = 0i32;
-            for i in 0..SUM {
-                let rounded = round(x[i] * inverse);
-                q[i] = rounded as i16;
-                total += rounded;
+        let parts = x.as_chunks::<UNIT>().0.iter().zip(q.as_chunks_mut::<UNIT>().0);
+        for ((x, q), sums) in parts.zip(sums.as_chunks_mut::<{ UNIT / SUM }>().0) {
+            for (half, sum) in sums.iter_mut().enumerate() {
+                let mut rounded = [0i32; SUM];
+                for i in 0..SUM {
+                    rounded[i] = round(x[half * SUM + i] * inverse);
+                }
+                *sum = *scale * rounded.iter().sum::<i32>() as f32;
+                for i in 0..SUM / 2 {
+                    q[half * SUM / 2 + i] = rounded[2 * i] as i16;
+                    q[SUM + half * SUM / 2 + i] = rounded[2 * i + 1] as i16;
+                }
             }
-            *sum = *scale * total as f32;
         }
     }
 }
@@ -105,16 +144,24 @@ mod tests {
                 quantize_body::<false>(&x, &mut q2, &mut scale2, &mut sums2);
                 assert_eq!((&q, &scale, &sums), (&q2, &scale2, &sums2));
                 for (i, x) in x.iter().enumerate() {
-                    let error = (x - scale[i / BLOCK] * f32::from(q[i])).abs();
+                    let error = (x - scale[i / BLOCK] * f32::from(q[place(i)])).abs();
                     assert!(error <= scale[i / BLOCK] * 0.501, "{n} {magnitude}: {error}");
                     assert!(q[i].abs() <= 8191);
                 }
                 for (s, sum) in sums.iter().enumerate() {
-                    let total: i32 = q[s * SUM..][..SUM].iter().map(|&q| i32::from(q)).sum();
+                    let total: i32 = (s * SUM..(s + 1) * SUM).map(|i| i32::from(q[place(i)])).sum();
                     assert_eq!(*sum, scale[s * SUM / BLOCK] * total as f32);
                 }
             }
         }
+    }
+
+    #[test]
+    fn lines_are_their_integers() {
+        let mut lines = [Line::ZERO; 3];
+        Line::integers_mut(&mut lines).copy_from_slice(&std::array::from_fn::<i16, 96, _>(|i| i as i16));
+        assert!(Line::integers(&lines).iter().zip(0..96).all(|(q, i)| *q == i));
+        assert_eq!((lines[2].0[0], Line::integers(&lines[1..2]).len(), size_of::<Line>()), (64, 32, 64));
     }
 
     #[test]

@@ -128,11 +128,11 @@ pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
 /// Half of the power of two that the exponent byte of MXFP4 stands for: 2^(e − 128), subnormal for e of 0 and 1. The
 /// largest is none: it says that the block isn't numbers, as the OCP's specification has it.
 #[inline(always)]
-pub(crate) fn e8m0_half(e: u8) -> f32 {
+pub(crate) const fn e8m0_half(e: u8) -> f32 {
     match e {
         0 | 1 => f32::from_bits(0x0020_0000 << e),
         u8::MAX => f32::NAN,
-        _ => f32::from_bits((u32::from(e) - 1) << 23),
+        _ => f32::from_bits((e as u32 - 1) << 23),
     }
 }
 

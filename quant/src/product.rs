@@ -8,11 +8,11 @@ use std::cell::RefCell;
 
 use crate::{
     Format,
-    activation::{BLOCK, Vector},
+    activation::{BLOCK, UNIT, Vector},
     decode,
 };
 
-/// `y[r * x.len() + t] = Σ_i w[r][i] · x[t][i]` for the `y.len() / x.len()` rows that lie one after the other
+/// `y[t * rows + r] = Σ_i w[r][i] · x[t][i]` for the `rows = y.len() / x.len()` rows that lie one after the other
 /// in `w`. All vectors of `x` have the same length, a whole number of the format's blocks.
 pub type Product = fn(w: &[u8], x: &[Vector<'_>], y: &mut [f32]);
 
@@ -39,11 +39,12 @@ fn multiply(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     let n = if format.is_float() { first.f32.len() } else { first.q.len() };
     let bytes = format.bytes(n).expect("vectors are whole blocks");
     assert_eq!(w.len(), bytes * (y.len() / x.len()), "rows of {n} elements");
+    let rows = y.len() / x.len();
     ROW.with_borrow_mut(|row| {
         row.resize(n, 0.0);
-        for (w, y) in w.chunks_exact(bytes.max(1)).zip(y.chunks_exact_mut(x.len())) {
+        for (r, w) in w.chunks_exact(bytes.max(1)).enumerate() {
             decode(format, w, row);
-            for (y, x) in y.iter_mut().zip(x) {
+            for (y, x) in y.iter_mut().skip(r).step_by(rows).zip(x) {
                 *y = if format.is_float() { dot(row, x.f32) } else { dot_quantized(row, x) };
             }
         }
@@ -65,9 +66,10 @@ fn dot_quantized(w: &[f32], x: &Vector<'_>) -> f32 {
     let mut total = 0.0;
     for ((w, q), &scale) in w.chunks(BLOCK).zip(x.q.chunks(BLOCK)).zip(x.scale) {
         let mut sums = [0f32; LANES];
-        for (w, q) in w.as_chunks::<LANES>().0.iter().zip(q.as_chunks::<LANES>().0) {
+        for (w, q) in w.as_chunks::<UNIT>().0.iter().zip(q.as_chunks::<UNIT>().0) {
             for i in 0..LANES {
-                sums[i] += w[i] * f32::from(q[i]);
+                sums[i] += w[2 * i] * f32::from(q[i]);
+                sums[i] += w[2 * i + 1] * f32::from(q[LANES + i]);
             }
         }
         total += scale * tree(sums);

@@ -83,7 +83,7 @@ fn check(format: Format, n: usize, rows: usize, vectors: usize, w: &[u8], x: &[f
             // Formats with minima subtract two sums that can each be larger than what is left.
             let bound = 4e-6 * magnitude.max(1e-30)
                 + if format.is_float() { 0.0 } else { 2e-6 * spread(&row, x[t].f32) };
-            let (f, s) = (f64::from(fast[r * vectors + t]), f64::from(slow[r * vectors + t]));
+            let (f, s) = (f64::from(fast[t * rows + r]), f64::from(slow[t * rows + r]));
             assert!(
                 (f - s).abs() <= bound,
                 "{format}, {n} elements, row {r} of {rows}, vector {t} of {vectors}: {f} and not {s}"

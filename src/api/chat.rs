@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::engine::{Ask, Done, Finish, Prompt, Sampling, TokenChance};
+use crate::engine::{Ask, Done, Finish, Prompt, TokenChance};
 use crate::text::{Arguments, Chat, Effort, Event, Message, Reply, ResponseFormat, ToolChoice};
 
 use super::sampling::{Common, Delivery, MOST_CHANCES, random};
@@ -42,23 +42,28 @@ impl Conversation {
                 return Err(ApiError::parameter("reasoning_effort", why));
             }
         };
+        let mut tool = None;
         let tool_choice = match self.tool_choice {
             None | Some(Value::Null) => ToolChoice::Auto,
             Some(Value::String(word)) if word == "auto" => ToolChoice::Auto,
             Some(Value::String(word)) if word == "required" => ToolChoice::Required,
             Some(Value::String(word)) if word == "none" => ToolChoice::None,
-            Some(_) => {
-                let why =
-                    "tool_choice can be \"auto\", \"required\" or \"none\": no single tool can be forced";
-                return Err(ApiError::unsupported("tool_choice", why));
+            Some(choice) => {
+                let name = choice.pointer("/function/name").and_then(Value::as_str);
+                let why = "tool_choice is \"auto\", \"required\", \"none\" or \
+                     {\"type\": \"function\", \"function\": {\"name\": …}}";
+                tool = Some(name.ok_or_else(|| ApiError::parameter("tool_choice", why))?.to_owned());
+                ToolChoice::Required
             }
         };
-        if self.response_format.is_some_and(|f| f != ResponseFormat::Text) {
-            let why = "response_format can't be enforced yet: ask for JSON in the prompt, and check it";
-            return Err(ApiError::unsupported("response_format", why));
+        let tools = self.tools.unwrap_or_default();
+        if tools.is_empty() && tool_choice == ToolChoice::Required {
+            return Err(ApiError::parameter(
+                "tool_choice",
+                "there are no tools to call: declare them in tools",
+            ));
         }
         // Who declares no tools can't forbid them either: it would only make the prompt longer.
-        let tools = self.tools.unwrap_or_default();
         let tool_choice = if tools.is_empty() { ToolChoice::Auto } else { tool_choice };
         let mut messages = self.messages;
         for call in messages.iter_mut().flat_map(|m| &mut m.tool_calls) {
@@ -70,7 +75,8 @@ impl Conversation {
             thinking: effort.is_some(),
             effort: effort.unwrap_or_default(),
             tool_choice,
-            response_format: ResponseFormat::Text,
+            tool,
+            response_format: self.response_format.unwrap_or_default(),
         })
     }
 
@@ -109,6 +115,7 @@ pub(super) fn asked(body: &[u8], limits: &Limits) -> Result<(Ask, Delivery), Api
         endless: common.ignore_eos.unwrap_or(false),
         stops: common.stops()?,
         logprobs,
+        keep_open: common.keep_open()?,
     };
     Ok((ask, common.delivery()))
 }
@@ -122,16 +129,7 @@ pub(super) fn noted(body: &[u8], session: String, limits: &Limits) -> Result<Ask
     let Model { model } = serde_json::from_slice(body).map_err(|e| ApiError::json(&e))?;
     let conversation: Conversation = serde_json::from_slice(body).map_err(|e| ApiError::json(&e))?;
     let prompt = Prompt::Notes(Box::new(conversation.chat(limits.effort)?));
-    Ok(Ask {
-        model,
-        session: Some(session),
-        prompt,
-        limit: None,
-        sampling: Sampling::default(),
-        endless: false,
-        stops: Vec::new(),
-        logprobs: None,
-    })
+    Ok(Ask { session: Some(session), ..Ask::reading(model, prompt) })
 }
 
 /// Answers a conversation.

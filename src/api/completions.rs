@@ -91,6 +91,7 @@ pub(super) async fn complete(
         endless: common.ignore_eos.unwrap_or(false),
         stops: common.stops()?,
         logprobs,
+        keep_open: common.keep_open()?,
     };
     let form = Text { text: String::new(), chances: logprobs.map(|_| Vec::new()) };
     send(context.engine.ask(place, ask)?, form, common.delivery()).await

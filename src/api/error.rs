@@ -62,6 +62,12 @@ impl ApiError {
         ApiError::new(StatusCode::FORBIDDEN, "origin_refused", message)
     }
 
+    /// A request over TCP without the token.
+    pub(super) fn token() -> ApiError {
+        let message = "the token is missing or wrong: send Authorization: Bearer TOKEN";
+        ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
+    }
+
     /// A path that isn't there.
     pub(super) fn no_path(path: &str) -> ApiError {
         let message = format!("there is no {path}: see /v1/models, /v1/chat/completions, /v1/status");
@@ -97,6 +103,16 @@ impl ApiError {
     /// What was read or said couldn't be saved.
     pub(super) fn unsaved(why: &str) -> ApiError {
         ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "session_unsaved", why)
+    }
+
+    /// The word for it.
+    pub(super) fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// What is wrong, and what to do.
+    pub(super) fn message(&self) -> &str {
+        &self.message
     }
 
     /// Whether it says that there is no such session.
@@ -141,11 +157,14 @@ impl From<Refusal> for ApiError {
             Refusal::Empty => (StatusCode::BAD_REQUEST, "empty_prompt"),
             Refusal::TooLong { .. } => (StatusCode::BAD_REQUEST, "context_length_exceeded"),
             Refusal::Unreadable(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
+            Refusal::Shape(_) => (StatusCode::BAD_REQUEST, "invalid_value"),
+            Refusal::Stuck(_) => (StatusCode::INTERNAL_SERVER_ERROR, "constraint_failed"),
             Refusal::Session(why) => return ApiError::session(why),
             Refusal::Engine => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
         };
         let param = match &why {
             Refusal::NoModel { .. } | Refusal::ModelExists(_) => Some("model"),
+            Refusal::Shape(_) => Some("response_format"),
             Refusal::TooLong { .. } | Refusal::Unreadable(_) => Some("messages"),
             _ => None,
         };

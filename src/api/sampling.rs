@@ -5,9 +5,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::engine::Sampling;
+use crate::engine::{KeepOpen, Sampling};
 
 use super::ApiError;
+use super::keep_alive::keep_alive;
 
 /// Parameters of both kinds of completions, by OpenAI's names; `top_k`, `min_p`, `repeat_penalty` and `ignore_eos` are
 /// those of other local servers.
@@ -31,6 +32,7 @@ pub(super) struct Common {
     logit_bias: Option<Map<String, Value>>,
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
+    keep_alive: Option<Value>,
     pub(super) session: Option<String>,
 }
 
@@ -138,6 +140,11 @@ impl Common {
             return Err(ApiError::parameter("stop", "a stop text is empty: leave it out"));
         }
         Ok(stops)
+    }
+
+    /// How long the model stays open afterwards.
+    pub(super) fn keep_open(&self) -> Result<KeepOpen, ApiError> {
+        keep_alive(self.keep_alive.as_ref())
     }
 
     /// How the answer is sent.

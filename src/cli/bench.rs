@@ -23,6 +23,9 @@ pub struct Args {
     /// Tokens to generate
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "64")]
     tg: Vec<usize>,
+    /// Sessions that generate together
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1")]
+    sessions: Vec<usize>,
     /// Tokens that the session has read before
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "0")]
     depth: Vec<usize>,
@@ -84,7 +87,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
                 measure(format!("pp{n}"), &mut |forward, state| read(forward, state, n))?;
             }
             for &n in &args.tg {
-                measure(format!("tg{n}"), &mut |forward, state| generate(forward, state, n))?;
+                for &sessions in &args.sessions {
+                    let name = if sessions == 1 { format!("tg{n}") } else { format!("{sessions} x tg{n}") };
+                    measure(name, &mut |forward, state| generate(forward, state, n, sessions))?;
+                }
             }
         }
     }
@@ -159,12 +165,26 @@ fn read(forward: &mut Forward, state: &mut State, count: usize) -> Result<usize,
     Ok(count)
 }
 
-fn generate(forward: &mut Forward, state: &mut State, count: usize) -> Result<usize, Failure> {
-    for token in tokens(state.tokens() + 1, count, forward.model().config().vocabulary) {
-        let chunk = Chunk { tokens: &[token], state: &mut *state, logits: Logits::Last };
-        forward.run(&mut [chunk]).map_err(failed)?;
+/// All tokens that so many sessions generate, each `count`; they start alike and go on with different ones.
+fn generate(
+    forward: &mut Forward,
+    state: &mut State,
+    count: usize,
+    sessions: usize,
+) -> Result<usize, Failure> {
+    let vocabulary = forward.model().config().vocabulary;
+    let mut states = vec![state.clone(); sessions];
+    let texts: Vec<_> =
+        (0..sessions).map(|i| tokens(state.tokens() + 1 + i * count, count, vocabulary)).collect();
+    for at in 0..count {
+        let mut chunks: Vec<_> = states
+            .iter_mut()
+            .zip(&texts)
+            .map(|(state, text)| Chunk { tokens: &text[at..at + 1], state, logits: Logits::Last })
+            .collect();
+        forward.run(&mut chunks).map_err(failed)?;
     }
-    Ok(count)
+    Ok(count * sessions)
 }
 
 /// Bytes a second that `threads` threads read from memory together, one after the other: the best of a few runs over

@@ -181,15 +181,11 @@ impl Head<'_> {
         let rows = layer.decay.rows(head * size, size);
         let bias = &layer.bias[head * size..][..size];
         let mut z = vec![0f32; tokens.len() * size];
-        let mut y = vec![0f32; TOKENS * size];
         for (z, first) in z.chunks_mut(TOKENS * size).zip(tokens.clone().step_by(TOKENS)) {
             let count = z.len() / size;
             let vectors: Vec<Vector<'_>> = (first..first + count).map(|t| input.decay.vector(t)).collect();
-            let y = &mut y[..count * size];
-            rows.multiply(&vectors, y);
-            for (t, z) in z.chunks_exact_mut(size).enumerate() {
-                z.iter_mut().zip(y[t..].iter().step_by(count)).zip(bias).for_each(|((z, y), b)| *z = y + b);
-            }
+            rows.multiply(&vectors, z);
+            z.chunks_exact_mut(size).for_each(|z| math::add(z, bias));
         }
         let a = layer.a[head];
         match layer.gate {

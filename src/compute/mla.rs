@@ -48,7 +48,7 @@ pub fn queries<'a>(
         let mut own_parts = Operand::default();
         own_parts.reset(count, own);
         for (t, x) in own_parts.values_mut().chunks_exact_mut(own).enumerate() {
-            column(&q[..own * count], count, t, x);
+            x.copy_from_slice(&q[t * full..][..own]);
         }
         own_parts.quantize_here();
         let vectors: Vec<Vector<'_>> = (0..count).map(|t| own_parts.vector(t)).collect();
@@ -59,8 +59,8 @@ pub fn queries<'a>(
             // SAFETY: a head of a token belongs to one part of the region.
             #[allow(unsafe_code)]
             let out = unsafe { out.slice(start..start + width) };
-            column(&absorbed, count, t, &mut out[..latent]);
-            column(&q[own * count..], count, t, &mut out[latent..]);
+            out[..latent].copy_from_slice(&absorbed[t * latent..][..latent]);
+            out[latent..].copy_from_slice(&q[t * full + own..(t + 1) * full]);
             math::scale(out, scale);
         }
     });
@@ -96,7 +96,7 @@ pub fn values<'a>(
             #[allow(unsafe_code)]
             let (values, x) =
                 unsafe { (values.slice(start..start + n), writer.part(first + t, head * n, n)) };
-            column(&y, count, t, values);
+            values.copy_from_slice(&y[t * n..][..n]);
             x.copy_from_slice(values);
             if let Some(gate) = gate {
                 math::mul_sigmoid(x, &gate[start..start + n]);
@@ -113,9 +113,4 @@ fn for_heads(pool: &Pool, heads: usize, tokens: usize, f: impl Fn(usize, usize, 
         let (head, first) = (part / tiles, part % tiles * TOKENS);
         f(head, first, TOKENS.min(tokens - first));
     });
-}
-
-/// Vector `t` of a product of `count` vectors.
-fn column(y: &[f32], count: usize, t: usize, out: &mut [f32]) {
-    out.iter_mut().zip(y[t..].iter().step_by(count)).for_each(|(o, y)| *o = *y);
 }

@@ -1,6 +1,6 @@
 //! Activations of a batch, in the forms that products read: f32, and quantized where a weight wants that.
 
-use kadence_quant::activation::{self, Vector, lengths};
+use kadence_quant::activation::{self, Line, UNIT, Vector, lengths};
 
 use super::disjoint::Disjoint;
 use super::pool::Pool;
@@ -14,7 +14,7 @@ pub struct Operand {
     n: usize,
     rows: usize,
     f32: Vec<f32>,
-    q: Vec<i16>,
+    q: Vec<Line>,
     scale: Vec<f32>,
     sums: Vec<f32>,
 }
@@ -26,7 +26,7 @@ impl Operand {
         (self.n, self.rows) = (n, rows);
         let [q, scale, sums] = lengths(n);
         self.f32.resize(rows * n, 0.0);
-        self.q.resize(rows * q, 0);
+        self.q.resize(rows * q / UNIT, Line::ZERO);
         self.scale.resize(rows * scale, 0.0);
         self.sums.resize(rows * sums, 0.0);
     }
@@ -59,7 +59,8 @@ impl Operand {
     #[allow(clippy::type_complexity)]
     fn parts(&mut self) -> impl Iterator<Item = (((&[f32], &mut [i16]), &mut [f32]), &mut [f32])> {
         let [q, scale, sums] = lengths(self.n).map(|n| n.max(1));
-        let rows = self.f32.chunks_exact(self.n.max(1)).zip(self.q.chunks_exact_mut(q));
+        let rows =
+            self.f32.chunks_exact(self.n.max(1)).zip(Line::integers_mut(&mut self.q).chunks_exact_mut(q));
         rows.zip(self.scale.chunks_exact_mut(scale)).zip(self.sums.chunks_exact_mut(sums))
     }
 
@@ -68,7 +69,7 @@ impl Operand {
         let [q, scale, sums] = lengths(self.n);
         Vector {
             f32: &self.f32[row * self.n..][..self.n],
-            q: &self.q[row * q..][..q],
+            q: &Line::integers(&self.q)[row * q..][..q],
             scale: &self.scale[row * scale..][..scale],
             sums: &self.sums[row * sums..][..sums],
         }

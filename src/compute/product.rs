@@ -64,7 +64,7 @@ impl<'a> Weights<'a> {
         Weights { n_out: count, bytes: &self.bytes[first * size..][..count * size], ..*self }
     }
 
-    /// `y[r * x.len() + t] = row r · x[t]` for all rows and a few vectors, on the calling thread.
+    /// `y[t * rows + r] = row r · x[t]` for all rows and a few vectors, on the calling thread.
     pub fn multiply(&self, x: &[Vector<'_>], y: &mut [f32]) {
         self.multiply_with(kadence_quant::product(self.format), x, y);
     }
@@ -250,31 +250,35 @@ fn sum_rows(
             rows.multiply_with(product, &[term.input.vector(term.first)], cell(0, first, count));
             continue;
         }
-        for row in (first..first + count).step_by(TILE_ROWS) {
-            let rows = TILE_ROWS.min(first + count - row);
-            let weights = term.weights.rows(row, rows);
-            with_products(|[y, _]| {
-                for_vectors(
-                    vectors,
-                    |i| term.input.vector(term.first + i),
-                    |v, x| {
+        for_vectors(
+            vectors,
+            |i| term.input.vector(term.first + i),
+            |v, x| {
+                for (row, rows) in row_tiles(first, count) {
+                    let weights = term.weights.rows(row, rows);
+                    with_products(|[y, _]| {
                         let y = &mut y[..rows * x.len()];
                         weights.multiply_with(product, x, y);
-                        for t in 0..x.len() {
-                            let column = y[t..].iter().step_by(x.len());
-                            let out = cell(term.pick.token(v + t), row, rows).iter_mut();
+                        for (t, y) in (v..).zip(y.chunks_exact(rows)) {
+                            let out = cell(term.pick.token(t), row, rows);
                             if plain {
-                                out.zip(column).for_each(|(o, y)| *o = *y);
+                                out.copy_from_slice(y);
                             } else {
-                                let factor = term.factors.get(v + t).copied().unwrap_or(1.0);
-                                out.zip(column).for_each(|(o, y)| *o += factor * y);
+                                math::axpy(out, term.factors.get(t).copied().unwrap_or(1.0), y);
                             }
                         }
-                    },
-                )
-            });
-        }
+                    });
+                }
+            },
+        );
     }
+}
+
+/// Tiles of the rows `first..first + count`: the first row of each, and how many it has. They are the inner loop and
+/// vectors the outer one, because unfolded vectors are larger than weights and a part's weights are used up sooner.
+fn row_tiles(first: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
+    let end = first + count;
+    (first..end).step_by(TILE_ROWS).map(move |row| (row, TILE_ROWS.min(end - row)))
 }
 
 /// Calls `f(v, vectors v..)` for tiles of the vectors `0..count`.
@@ -302,37 +306,30 @@ pub fn gate_up(pool: &Pool, jobs: &[GateUp<'_>], activation: Activation, operand
         let Part { job, first, count } = parts[i];
         let job = &jobs[job];
         let out = &outputs[job.output];
-        for row in (first..first + count).step_by(TILE_ROWS) {
-            gate_up_rows(job, activation, out, row, TILE_ROWS.min(first + count - row));
-        }
+        gate_up_rows(job, activation, out, first, count);
     });
     operands.iter_mut().for_each(|o| o.quantize(pool));
 }
 
-fn gate_up_rows(job: &GateUp<'_>, activation: Activation, out: &Writer<'_>, row: usize, rows: usize) {
-    let (gate, up) = (job.gate.rows(row, rows), job.up.rows(row, rows));
-    let (gate_product, up_product) = (kadence_quant::product(gate.format), kadence_quant::product(up.format));
-    let vectors = job.pick.len(job.input.rows());
-    with_products(|[g, u]| {
-        for_vectors(
-            vectors,
-            |i| job.input.vector(job.pick.token(i)),
-            |v, x| {
-                let (g, u) = (&mut g[..rows * x.len()], &mut u[..rows * x.len()]);
-                gate.multiply_with(gate_product, x, g);
-                up.multiply_with(up_product, x, u);
-                let mut columns = [[0f32; TILE_ROWS]; 2];
-                for t in 0..x.len() {
-                    for (column, y) in columns.iter_mut().zip([&*g, &*u]) {
-                        column.iter_mut().zip(y[t..].iter().step_by(x.len())).for_each(|(c, y)| *c = *y);
+fn gate_up_rows(job: &GateUp<'_>, activation: Activation, out: &Writer<'_>, first: usize, count: usize) {
+    let products = [job.gate, job.up].map(|w| kadence_quant::product(w.format));
+    for_vectors(
+        job.pick.len(job.input.rows()),
+        |i| job.input.vector(job.pick.token(i)),
+        |v, x| {
+            for (row, rows) in row_tiles(first, count) {
+                with_products(|[g, u]| {
+                    let (g, u) = (&mut g[..rows * x.len()], &mut u[..rows * x.len()]);
+                    job.gate.rows(row, rows).multiply_with(products[0], x, g);
+                    job.up.rows(row, rows).multiply_with(products[1], x, u);
+                    for (t, (g, u)) in (v..).zip(g.chunks_exact(rows).zip(u.chunks_exact(rows))) {
+                        // SAFETY: a region's parts cover each row of a job once, and jobs have different rows of the output.
+                        #[allow(unsafe_code)]
+                        let out = unsafe { out.part(job.first + t, row, rows) };
+                        activation.apply(g, u, out);
                     }
-                    let [g, u] = &columns;
-                    // SAFETY: a region's parts cover each row of a job once, and jobs have different rows of the output.
-                    #[allow(unsafe_code)]
-                    let out = unsafe { out.part(job.first + v + t, row, rows) };
-                    activation.apply(&g[..rows], &u[..rows], out);
-                }
-            },
-        )
-    });
+                });
+            }
+        },
+    );
 }

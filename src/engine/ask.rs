@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -25,6 +26,18 @@ pub enum Prompt {
     Tokens(Vec<u32>),
 }
 
+/// How long the model stays open when nobody asks any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeepOpen {
+    /// As long as the settings say.
+    #[default]
+    Usual,
+    /// So long after the last request.
+    For(Duration),
+    /// Until another model is asked for.
+    Always,
+}
+
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Ask {
@@ -44,6 +57,25 @@ pub struct Ask {
     pub stops: Vec<String>,
     /// Log-probabilities are wanted: of each token, and of so many of the most likely ones.
     pub logprobs: Option<usize>,
+    /// How long the model stays open after it. What the last request says counts.
+    pub keep_open: KeepOpen,
+}
+
+impl Ask {
+    /// A request that only has something read.
+    pub fn reading(model: Option<String>, prompt: Prompt) -> Ask {
+        Ask {
+            model,
+            prompt,
+            session: None,
+            limit: Some(0),
+            sampling: Sampling::default(),
+            endless: false,
+            stops: Vec::new(),
+            logprobs: None,
+            keep_open: KeepOpen::Usual,
+        }
+    }
 }
 
 /// The probability of a token of the answer.
@@ -155,6 +187,12 @@ pub enum Refusal {
     /// The conversation can't be written for this model.
     #[error("{0}")]
     Unreadable(String),
+    /// The answer can't have the shape that is asked for.
+    #[error("{0}")]
+    Shape(String),
+    /// The answer can't go on in its shape.
+    #[error("the answer can't go on as its format demands ({0}): ask for something simpler")]
+    Stuck(String),
     /// The session can't go on.
     #[error("{0}")]
     Session(Arc<crate::session::Error>),

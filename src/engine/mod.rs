@@ -6,6 +6,7 @@
 
 mod ask;
 mod boxed;
+mod constraint;
 mod generate;
 mod handle;
 mod memory;
@@ -20,7 +21,7 @@ mod speech;
 mod stops;
 mod transcript;
 
-pub use ask::{Answer, Ask, Begun, Done, ModelFile, Prompt, Refusal, Said, TokenChance};
+pub use ask::{Answer, Ask, Begun, Done, KeepOpen, ModelFile, Prompt, Refusal, Said, TokenChance};
 pub use boxed::{BOXED_MODEL, boxed_model};
 pub use generate::{Conversation, Finish, Generation, Generator, Request, Unsaved};
 pub use handle::{Counters, Engine, ModelState, Place, Settings};

@@ -11,6 +11,7 @@ use crate::session::{Bound, Error, Session, Store};
 use crate::text::{Chat, Message, Role};
 
 use super::ask::{Prompt, Refusal};
+use super::constraint::Constraint;
 use super::memory::Memory;
 use super::speech::Speech;
 
@@ -44,6 +45,8 @@ pub(super) struct Ready {
     pub(super) new: Vec<u32>,
     /// Most tokens that may be generated.
     pub(super) room: usize,
+    /// What the answer has to keep to.
+    pub(super) constraint: Option<Constraint>,
 }
 
 impl Reader {
@@ -53,20 +56,28 @@ impl Reader {
 
     /// The memory in which a prompt's tokens wait to be read.
     pub(super) fn recall(&self, user: u32, prompt: Prompt, session: Option<&str>) -> Result<Ready, Refusal> {
+        let constraint = self.speech.constraint(&prompt)?;
         match (session, prompt) {
-            (Some(name), Prompt::Chat(chat)) => self.named(user, name, *chat, true),
-            (Some(name), Prompt::Notes(chat)) => self.named(user, name, *chat, false),
+            (Some(name), Prompt::Chat(chat)) => {
+                let (memory, new, room) = self.named(user, name, *chat, true)?;
+                Ok(Ready { memory, new, room, constraint })
+            }
+            (Some(name), Prompt::Notes(chat)) => {
+                let (memory, new, room) = self.named(user, name, *chat, false)?;
+                Ok(Ready { memory, new, room, constraint })
+            }
             (Some(_), _) => Err(Refusal::Unreadable("a session goes on with messages: use chat".into())),
             (None, prompt) => {
                 let new = self.speech.tokens(&prompt)?;
                 let room = self.room(new.len())?;
-                let kept = self.sessions.as_ref().filter(|s| s.slots > 0);
+                let passing = matches!(prompt, Prompt::Notes(_));
+                let kept = self.sessions.as_ref().filter(|s| s.slots > 0 && !passing);
                 let kept = kept.and_then(|sessions| self.automatic(sessions, user, &new));
                 let memory = match kept {
                     Some(session) => Memory::Kept(Box::new(session)),
                     None => Memory::passing(self.config(), &new),
                 };
-                Ok(Ready { memory, new, room })
+                Ok(Ready { memory, new, room, constraint })
             }
         }
     }
@@ -78,8 +89,14 @@ impl Reader {
         room.ok_or_else(|| Refusal::TooLong { name: self.name.clone(), tokens, context })
     }
 
-    /// A session, and what the messages add to it: with the beginning of an answer, or without.
-    fn named(&self, user: u32, name: &str, mut chat: Chat, answer: bool) -> Result<Ready, Refusal> {
+    /// A session, what the messages add to it (with the beginning of an answer, or without), and the room for the answer.
+    fn named(
+        &self,
+        user: u32,
+        name: &str,
+        mut chat: Chat,
+        answer: bool,
+    ) -> Result<(Memory, Vec<u32>, usize), Refusal> {
         let Some(sessions) = &self.sessions else {
             return Err(Refusal::NoSessions);
         };
@@ -101,7 +118,7 @@ impl Reader {
         let room = self.room(new.len())?;
         session.say(&new).map_err(fail)?;
         session.adopt_prefix();
-        Ok(Ready { memory: Memory::Kept(Box::new(session)), new, room })
+        Ok((Memory::Kept(Box::new(session)), new, room))
     }
 
     /// An automatic session for these tokens. Nothing if none can be had: the request goes on without.

@@ -5,6 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use super::ask::{Ask, Begun, Done, Listener, Prompt, Refusal, Said};
+use super::constraint::Constraint;
 use super::generate::Finish;
 use super::handle::{Place, Shared, count};
 use super::memory::Memory;
@@ -24,6 +25,8 @@ pub(super) struct Run {
     /// Given back before the client learns of the end, so that its next request finds it free.
     place: Option<Place>,
     sampler: Sampler,
+    /// What the answer has to keep to.
+    constraint: Option<Constraint>,
     voice: Voice,
     memory: Option<Memory>,
     limit: usize,
@@ -48,6 +51,7 @@ impl Run {
             listener,
             place: Some(place),
             sampler: Sampler::new(ask.sampling),
+            constraint: None,
             voice: speech.voice(&prompt, ask.stops, ask.logprobs),
             memory: None,
             limit: if matches!(prompt, Prompt::Notes(_)) { 0 } else { ask.limit.unwrap_or(usize::MAX) },
@@ -62,7 +66,7 @@ impl Run {
 
     /// Begins, with a memory that knows some of the tokens.
     pub(super) fn begin(&mut self, model: &str, ready: Ready) {
-        let Ready { memory, new, room } = ready;
+        let Ready { memory, new, room, constraint } = ready;
         new.iter().for_each(|&t| self.sampler.saw(t));
         self.limit = self.limit.min(room);
         self.say(Said::Begun(Begun {
@@ -75,6 +79,7 @@ impl Run {
             self.finish = Some(Finish::Length);
         }
         self.memory = Some(memory);
+        self.constraint = constraint;
     }
 
     /// Tells why there is no answer, or no more of it.
@@ -144,11 +149,15 @@ impl Run {
 
     /// Chooses the next token by the logits after all that was read. It belongs to what is remembered, also if it ends the
     /// answer.
-    pub(super) fn go_on(&mut self, logits: &[f32], stops: &[u32], shared: &Shared) {
+    ///
+    /// # Errors
+    /// If the answer can't go on in the shape that it has to have.
+    pub(super) fn go_on(&mut self, logits: &[f32], stops: &[u32], shared: &Shared) -> Result<(), Refusal> {
         if self.limit == 0 {
-            return self.end(Finish::Length);
+            self.end(Finish::Length);
+            return Ok(());
         }
-        let token = self.sampler.next(logits);
+        let token = self.choose(logits)?;
         self.tokens += 1;
         count(&shared.counters.tokens, 1);
         self.sampler.saw(token);
@@ -161,11 +170,21 @@ impl Run {
         self.tell(heard);
         if stopped {
             self.finish = Some(Finish::Stop);
-        } else if !self.endless && self.closed {
+        } else if self.closed && (!self.endless || self.constraint.is_some()) {
             self.end(Finish::Stop);
         } else if self.tokens >= self.limit {
             self.end(Finish::Length);
         }
+        Ok(())
+    }
+
+    /// The next token.
+    fn choose(&mut self, logits: &[f32]) -> Result<u32, Refusal> {
+        let Some(constraint) = &mut self.constraint else { return Ok(self.sampler.next(logits)) };
+        let token = self.sampler.next_of(logits, |token| constraint.allows(token));
+        let token = token.ok_or_else(|| Refusal::Stuck("no token fits".into()))?;
+        constraint.push(token).map_err(Refusal::Stuck)?;
+        Ok(token)
     }
 
     /// Ends the answer with what was held back.

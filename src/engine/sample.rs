@@ -55,10 +55,15 @@ impl Sampler {
 
     /// The next token. Logits that aren't numbers are never chosen, unless none is one: then it is token 0.
     pub fn next(&mut self, logits: &[f32]) -> u32 {
+        self.next_of(logits, |_| true).unwrap_or(0)
+    }
+
+    /// The next token of those that are allowed. None if there is none whose logit is a number.
+    pub fn next_of(&mut self, logits: &[f32], allowed: impl Fn(u32) -> bool) -> Option<u32> {
         let Sampling { temperature, top_k, top_p, min_p, repeat_penalty, .. } = self.sampling;
         let c = &mut self.candidates;
         c.clear();
-        c.extend((0..).zip(logits.iter().copied()).filter(|(_, l)| !l.is_nan()));
+        c.extend((0..).zip(logits.iter().copied()).filter(|&(token, l)| !l.is_nan() && allowed(token)));
         if repeat_penalty != 1.0 {
             for (_, logit) in c.iter_mut().filter(|(token, _)| self.recent.contains(token)) {
                 *logit = if *logit > 0.0 { *logit / repeat_penalty } else { *logit * repeat_penalty };
@@ -67,16 +72,16 @@ impl Sampler {
         // Of equally likely tokens the lower number comes first, so that the outcome doesn't depend on the sort.
         let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
         if temperature <= 0.0 {
-            return c.iter().min_by(|a, b| order(a, b)).map_or(0, |best| best.0);
+            return c.iter().min_by(|a, b| order(a, b)).map(|best| best.0);
         }
         if (1..c.len()).contains(&top_k) {
             c.select_nth_unstable_by(top_k - 1, order);
             c.truncate(top_k);
         }
         c.sort_unstable_by(order);
-        let Some(&(best, highest)) = c.first() else { return 0 };
+        let &(best, highest) = c.first()?;
         if highest == f32::INFINITY {
-            return best;
+            return Some(best);
         }
         let weigh = |logit: f32| (logit - highest).exp();
         if top_p < 1.0 {
@@ -98,10 +103,10 @@ impl Sampler {
         for &(token, weight) in c.iter() {
             left -= weight;
             if left < 0.0 {
-                return token;
+                return Some(token);
             }
         }
-        best
+        Some(best)
     }
 }
 

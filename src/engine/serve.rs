@@ -13,7 +13,7 @@ use crate::model::{Chunk, Forward, Logits, Model};
 use crate::session::Bound;
 
 use super::PASS;
-use super::ask::{ModelFile, Refusal};
+use super::ask::{KeepOpen, ModelFile, Refusal};
 use super::handle::{Message, ModelState, Shared, count};
 use super::memory::Memory;
 use super::queue::{Queue, Queued, beside};
@@ -63,6 +63,8 @@ pub(super) struct Server {
     saving: Vec<JoinHandle<()>>,
     /// Of the next run.
     number: u64,
+    /// How long the open model stays open when there is nothing to do; for ever without.
+    keep: Option<Duration>,
     /// When it last had something to do.
     busy: Instant,
     /// When to cut off what still runs.
@@ -89,6 +91,7 @@ impl Server {
             queue: Queue::default(),
             runs: Vec::new(),
             saving: Vec::new(),
+            keep: None,
             number: 0,
             busy: Instant::now(),
             stop: None,
@@ -164,7 +167,7 @@ impl Server {
         if std::mem::take(&mut self.unwanted) {
             self.close("it was asked for");
         }
-        let limit = self.shared.settings().idle.filter(|_| self.open.is_some());
+        let limit = self.keep.filter(|_| self.open.is_some());
         let Some(limit) = limit else { return Some(None) };
         let left = limit.saturating_sub(now - self.busy);
         if left.is_zero() {
@@ -289,6 +292,11 @@ impl Server {
     fn start(&mut self, queued: Queued, reader: Reader) {
         self.number += 1;
         let (number, user) = (self.number, queued.place.user());
+        self.keep = match queued.ask.keep_open {
+            KeepOpen::Usual => self.shared.settings().idle,
+            KeepOpen::For(time) => Some(time),
+            KeepOpen::Always => None,
+        };
         log::info!("request {number}: user {user}, model {}", queued.model.name);
         let (run, prompt, session) = Run::new(number, queued, &reader.speech);
         self.runs.push(run);
@@ -368,14 +376,15 @@ impl Server {
             *(if run.answers() { &mut answers } else { &mut prompts }) += count;
             match (run.memory().map(Memory::settle), logits) {
                 (Some(Ok(true)), Some(logits)) => {
-                    run.go_on(logits, open.speech.tokenizer.stops(), &self.shared)
+                    let gone = run.go_on(logits, open.speech.tokenizer.stops(), &self.shared);
+                    failed.extend(gone.err().map(|why| (i, why)));
                 }
-                (Some(Err(why)), _) => failed.push((i, why)),
+                (Some(Err(why)), _) => failed.push((i, Refusal::Session(Arc::new(why)))),
                 _ => {} // there is more to be read, perhaps once more
             }
         }
         for (i, why) in failed.into_iter().rev() {
-            self.runs.remove(i).fail(Refusal::Session(Arc::new(why)), &self.shared);
+            self.runs.remove(i).fail(why, &self.shared);
         }
         self.busy = Instant::now();
         let time = start.elapsed();

@@ -1,11 +1,12 @@
 //! An open model's way with text: prompts to tokens, and the tokens of an answer to what it says.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::gguf::Gguf;
 use crate::text::{Chat, Decoder, Event, FileError, Markers, Parser, Special, Template, Tokenizer};
 
 use super::ask::{Prompt, Refusal, TokenChance};
+use super::constraint::{Constraint, Grammars};
 use super::stops::Stops;
 
 /// The tokenizer and chat format of an open model.
@@ -14,13 +15,15 @@ pub(super) struct Speech {
     /// A model without a chat format can still continue texts.
     template: Result<Template, String>,
     vocabulary: usize,
+    /// Made when the first request needs them.
+    grammars: OnceLock<Result<Grammars, String>>,
 }
 
 impl Speech {
     pub(super) fn new(file: &Gguf, vocabulary: usize) -> Result<Speech, FileError> {
         let tokenizer = Arc::new(Tokenizer::from_gguf(file)?);
         let template = Template::from_gguf(file, &tokenizer).map_err(|e| e.to_string());
-        Ok(Speech { tokenizer, template, vocabulary })
+        Ok(Speech { tokenizer, template, vocabulary, grammars: OnceLock::new() })
     }
 
     /// The tokens of a prompt: at least one, all of the vocabulary.
@@ -31,7 +34,7 @@ impl Speech {
             Prompt::Chat(chat) => self.chat_after(chat, 0, true)?,
             Prompt::Notes(chat) => self.chat_after(chat, 0, false)?,
         };
-        if tokens.is_empty() {
+        if tokens.is_empty() && !matches!(prompt, Prompt::Notes(_)) {
             return Err(Refusal::Empty);
         }
         if let Some(token) = tokens.iter().find(|&&t| t as usize >= self.vocabulary) {
@@ -53,6 +56,20 @@ impl Speech {
             prompt.tokens.truncate(prompt.history);
         }
         Ok(prompt.tokens)
+    }
+
+    /// What the answer has to keep to, if the prompt asks for that.
+    pub(super) fn constraint(&self, prompt: &Prompt) -> Result<Option<Constraint>, Refusal> {
+        let (Prompt::Chat(chat), Ok(template)) = (prompt, &self.template) else { return Ok(None) };
+        let shape = template.shape(chat).map_err(|e| Refusal::Shape(e.to_string()))?;
+        let Some(shape) = shape else { return Ok(None) };
+        let made = self.grammars.get_or_init(|| {
+            let end = self.closing().last().copied().or(self.tokenizer.stops().first().copied());
+            Grammars::new(self.tokenizer.clone(), end.ok_or("the vocabulary has no token that ends a turn")?)
+        });
+        let fail = |why| Refusal::Shape(format!("response_format or tools can't be enforced: {why}"));
+        let grammars = made.as_ref().map_err(|why| fail(why.clone()))?;
+        grammars.constraint(&shape).map(Some).map_err(fail)
     }
 
     /// What ends the turn of an answer that was cut off; nothing where the format isn't known.

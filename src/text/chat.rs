@@ -253,6 +253,8 @@ pub struct Chat {
     /// Whether it calls tools, where it can be told.
     #[serde(deserialize_with = "null_as_default")]
     pub tool_choice: ToolChoice,
+    /// The one tool that it has to call, with [`ToolChoice::Required`]; any without.
+    pub tool: Option<String>,
     /// What the response looks like, where it can be told.
     #[serde(deserialize_with = "null_as_default")]
     pub response_format: ResponseFormat,
@@ -266,6 +268,7 @@ impl Default for Chat {
             thinking: true,
             effort: Effort::default(),
             tool_choice: ToolChoice::default(),
+            tool: None,
             response_format: ResponseFormat::default(),
         }
     }

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::chat::{Arguments, Chat, ChatError, Message, Prompt, Role, Segment, push_marker, push_text};
 use super::json::Style;
+use super::shape::{Shape, Wanted};
 
 pub(super) const SYSTEM: &str = "<|im_system|>";
 pub(super) const USER: &str = "<|im_user|>";
@@ -104,4 +105,23 @@ fn turn(out: &mut Vec<Segment>, message: &Message, calls: usize, thinking: bool)
     }
     push_marker(out, END);
     Ok(())
+}
+
+/// The shape of a turn. The models of this format that are supported don't think.
+pub(super) fn shape(wanted: &Wanted) -> Shape {
+    let marker = |name: &str| Shape::Marker(name.into());
+    let call = |name: &str, parameters: &Value| {
+        let header =
+            Shape::All(vec![marker(CALL_BEGIN), Shape::Text(format!("functions.{name}:")), Shape::Number]);
+        let arguments = vec![marker(CALL_ARGUMENTS), Shape::Json(parameters.clone()), marker(CALL_END)];
+        Shape::All(std::iter::once(header).chain(arguments).collect())
+    };
+    let calls = wanted.tools.iter().map(|tool| call(tool.name, &tool.parameters)).collect();
+    let calls = Shape::All(vec![marker(CALLS_BEGIN), wanted.calls(calls), marker(CALLS_END)]);
+    match &wanted.answer {
+        _ if wanted.call => calls,
+        Some(schema) if wanted.tools.is_empty() => Shape::Json(schema.clone()),
+        Some(schema) => Shape::Any(vec![Shape::Json(schema.clone()), calls]),
+        None => Shape::Free,
+    }
 }

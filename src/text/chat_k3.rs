@@ -6,13 +6,14 @@
 
 use std::ops::Range;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::chat::{
     Arguments, Chat, ChatError, FunctionCall, Message, Prompt, ResponseFormat, Role, Segment, ToolCall,
     ToolChoice, push_marker, push_text,
 };
 use super::json::{Order, Style};
+use super::shape::{Shape, Tool, Wanted};
 
 pub(super) const OPEN: &str = "<|open|>";
 pub(super) const CLOSE: &str = "<|close|>";
@@ -116,6 +117,121 @@ pub(super) fn closing() -> Vec<Segment> {
     out.close("message");
     push_marker(&mut out.0, END);
     out.0
+}
+
+/// The shape of a turn, up to its last marker.
+pub(super) fn shape(wanted: &Wanted, thinking: bool) -> Shape {
+    let markup = |build: &dyn Fn(&mut Xtml)| {
+        let mut out = Xtml::default();
+        build(&mut out);
+        Shape::segments(out.0)
+    };
+    let mut turn = Vec::new();
+    if thinking {
+        turn.push(Shape::Free);
+        turn.push(markup(&|out| {
+            out.close("think");
+            out.open("response", &[]);
+        }));
+    }
+    let answered = markup(&|out| out.close("response"));
+    let calls = || {
+        let calls = wanted.tools.iter().map(call_shape).collect();
+        let open = markup(&|out| out.open("tools", &[]));
+        let close = markup(&|out| out.close("tools"));
+        Shape::All(vec![open, wanted.calls(calls), close])
+    };
+    match &wanted.answer {
+        _ if wanted.call => turn.extend([answered, calls()]),
+        Some(schema) if wanted.tools.is_empty() => turn.extend([Shape::Json(schema.clone()), answered]),
+        Some(schema) => {
+            let answer = Shape::All(vec![Shape::Json(schema.clone()), answered.clone()]);
+            turn.push(Shape::Any(vec![answer, Shape::All(vec![answered, calls()])]));
+        }
+        None => turn.extend([Shape::Free, answered]),
+    }
+    turn.push(markup(&|out| out.close("message")));
+    Shape::All(turn)
+}
+
+/// The shape of a call: argument by argument where their types are plain, else as JSON in one piece.
+fn call_shape(tool: &Tool) -> Shape {
+    let arguments = argument_shapes(&tool.parameters).unwrap_or_else(|| {
+        let mut open = Xtml::default();
+        open.open("json", &[("type", "object")]);
+        let mut close = Xtml::default();
+        close.close("json");
+        let json = Shape::Json(tool.parameters.clone());
+        Shape::All(vec![Shape::segments(open.0), json, Shape::segments(close.0)])
+    });
+    // The number is in the middle of a text: `index="1"`.
+    let mut open = Xtml::default();
+    open.open("call", &[("tool", tool.name), ("index", "")]);
+    let mut open = open.0;
+    let sep = open.pop();
+    if let Some(Segment::Text(text)) = open.last_mut() {
+        text.pop();
+    }
+    let mut rest = vec![Segment::Text("\"".into())];
+    rest.extend(sep);
+    let mut close = Xtml::default();
+    close.close("call");
+    let close = Shape::segments(close.0);
+    Shape::All(vec![Shape::segments(open), Shape::Number, Shape::segments(rest), arguments, close])
+}
+
+/// `None` if the arguments can't be told apart by their schema.
+fn argument_shapes(parameters: &Value) -> Option<Shape> {
+    // What refers to other parts of the schema can't be taken out of it.
+    let plain =
+        ["$ref", "$defs", "allOf", "anyOf", "oneOf", "patternProperties", "minProperties", "maxProperties"];
+    if parameters.to_string().contains("\"$ref\"") || plain.iter().any(|key| parameters.get(key).is_some()) {
+        return None;
+    }
+    let empty = Map::new();
+    let properties = parameters.get("properties").map_or(Some(&empty), Value::as_object)?;
+    let required: Vec<&str> = parameters
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    if !required.iter().all(|key| properties.contains_key(*key)) {
+        return None;
+    }
+    let mut all = Vec::new();
+    for (key, schema) in properties {
+        let kind = schema.get("type")?.as_str()?;
+        let fixed = schema.get("enum").and_then(Value::as_array);
+        let value = match (kind, fixed) {
+            ("string", None)
+                if ["pattern", "format", "const", "minLength", "maxLength"]
+                    .iter()
+                    .any(|k| schema.get(k).is_some()) =>
+            {
+                return None;
+            }
+            ("string", None) => Shape::Free,
+            ("string", Some(words)) => {
+                let words: Option<Vec<Shape>> = words
+                    .iter()
+                    .map(|w| w.as_str().filter(|w| !w.is_empty()).map(|w| Shape::Text(w.into())))
+                    .collect();
+                Shape::Any(words.filter(|words| !words.is_empty())?)
+            }
+            _ => Shape::Json(schema.clone()),
+        };
+        let kind = if kind == "integer" { "number" } else { kind };
+        let mut open = Xtml::default();
+        open.open("argument", &[("key", key), ("type", kind)]);
+        let mut close = Xtml::default();
+        close.close("argument");
+        let argument = Shape::All(vec![Shape::segments(open.0), value, Shape::segments(close.0)]);
+        let needed = required.contains(&key.as_str());
+        all.push(if needed { argument } else { Shape::Maybe(Box::new(argument)) });
+    }
+    Some(Shape::All(all))
 }
 
 /// A message that is not a tool result.

@@ -2,6 +2,7 @@
 //!
 //! - [`Tokenizer`]: text to tokens. [`Decoder`]: tokens to text, as they come.
 //! - [`Chat`] and [`Message`]: what a conversation is. [`Template`]: how the model expects it to be written.
+//! - [`Shape`]: what a request demands of the model's turn, where it demands anything.
 //! - [`Parser`]: what the model says, as it says it, told apart: reasoning, answer and tool calls.
 //!
 //! What the system, users and tools say goes into a prompt as text only. There is no text that becomes a
@@ -20,6 +21,7 @@ mod parser;
 mod parser_k2;
 mod parser_k3;
 mod pretokenize;
+mod shape;
 mod strftime;
 mod tokenizer;
 mod transcript;
@@ -33,5 +35,6 @@ pub use from_gguf::FileError;
 pub use jinja::JinjaTemplate;
 pub use parser::{Event, Parser, Reply};
 pub use pretokenize::pieces;
+pub use shape::{Shape, ShapeError};
 pub use tokenizer::{SUPPORTED_PRE, Special, TokenKind, Tokenizer, Vocabulary, VocabularyError};
 pub use transcript::messages;

@@ -210,6 +210,11 @@ impl Tokenizer {
         matches!(self.kinds.get(id as usize), Some(TokenKind::Control | TokenKind::UserDefined))
     }
 
+    /// Whether a token is part of text: one of those that [`Tokenizer::encode`] yields.
+    pub fn is_text(&self, id: u32) -> bool {
+        matches!(self.kinds.get(id as usize), Some(TokenKind::Normal))
+    }
+
     /// What a token stands for; empty if there is no such token. A token may be part of a UTF-8 sequence.
     pub fn bytes(&self, id: u32) -> &[u8] {
         self.lexicon.bytes(id)

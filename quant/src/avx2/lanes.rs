@@ -90,3 +90,45 @@ pub(super) fn horizontal(x: __m256) -> f32 {
     let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
     _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
 }
+
+/// Two neighbouring integers, in every lane of 32 bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn pair(q: &[i16], at: usize) -> __m256i {
+    let q = &q[at..at + 2];
+    // SAFETY: 4 readable bytes; unaligned access is what this is for.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm256_set1_epi32(q.as_ptr().cast::<i32>().read_unaligned())
+    }
+}
+
+/// 32 signed bytes as integers: those of the even elements, and those of the odd ones. Two shifts do that, where widening
+/// would have to cross the halves of the register, which is slow.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn split_bytes(bytes: __m256i) -> [__m256i; 2] {
+    [_mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes)), _mm256_srai_epi16::<8>(bytes)]
+}
+
+/// The same for unsigned bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn split_unsigned(bytes: __m256i) -> [__m256i; 2] {
+    [_mm256_and_si256(bytes, _mm256_set1_epi16(255)), _mm256_srli_epi16::<8>(bytes)]
+}
+
+/// 32 integers in their order: those of the even elements, and those of the odd ones.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn split([low, high]: [__m256i; 2]) -> [__m256i; 2] {
+    let order = _mm256_setr_epi8(
+        0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11,
+        14, 15,
+    );
+    let (low, high) = (_mm256_shuffle_epi8(low, order), _mm256_shuffle_epi8(high, order));
+    [
+        _mm256_permute4x64_epi64::<0xd8>(_mm256_unpacklo_epi64(low, high)),
+        _mm256_permute4x64_epi64::<0xd8>(_mm256_unpackhi_epi64(low, high)),
+    ]
+}

@@ -1,22 +1,44 @@
-//! Super-blocks of 256 elements to integers: each function emits sixteen vectors of codes times their scales and returns
-//! the scale that is left.
+//! Super-blocks of 256 elements to integers: each function emits the codes times their scales, and returns the scale that is
+//! left. The usual formats emit 32 elements at a time, the even ones and the odd ones, as activations lie too
+//! ([`crate::activation`]); those with grids emit 16 in their order.
 
 use std::arch::x86_64::*;
 
-use super::lanes::{bytes16, bytes32, half, putf, take};
+use super::lanes::{bytes16, bytes32, half, putf, split_bytes, split_unsigned, take};
 use super::small::table;
 use super::unfold::SUPER;
 use crate::decode::{IQ4, even_signs, iq1_m_scale, iq4_xs_scales, q3_k_scales, trit, u16_at, u32_at};
 use crate::grids;
 
-/// Widens 32 signed bytes, multiplies each half of them with a scale, and emits both.
+/// Sixteen scales, each of 16 neighbouring elements, so that [`scales_of`] finds them: those of even index in the lower
+/// half, those of odd index in the upper one.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn emit_scaled(k: usize, codes: __m256i, scales: [i16; 2], emit: &mut impl FnMut(usize, __m256i)) {
-    let low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(codes));
-    let high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256::<1>(codes));
-    emit(k, _mm256_mullo_epi16(low, _mm256_set1_epi16(scales[0])));
-    emit(k + 1, _mm256_mullo_epi16(high, _mm256_set1_epi16(scales[1])));
+fn sixteen_scales(scales: __m128i) -> __m256i {
+    let order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scales, order))
+}
+
+/// Eight scales, each of 32 elements, likewise.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn eight_scales(scales: u64) -> __m256i {
+    _mm256_cvtepi8_epi16(_mm_set1_epi64x(scales as i64))
+}
+
+/// The scales of the elements `32 * c..`: one in each half of the register.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn scales_of(scales: __m256i, c: usize) -> __m256i {
+    _mm256_shuffle_epi8(scales, _mm256_set1_epi16((0x100 * (2 * c + 1) + 2 * c) as i16))
+}
+
+/// Multiplies the elements `32 * c..`, even and odd ones, with their scales, and emits them.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn emit_scaled(c: usize, codes: [__m256i; 2], scales: __m256i, emit: &mut impl FnMut(usize, [__m256i; 2])) {
+    let scale = scales_of(scales, c);
+    emit(c, [_mm256_mullo_epi16(codes[0], scale), _mm256_mullo_epi16(codes[1], scale)]);
 }
 
 /// Fields of two bits, at `shift`, of 32 bytes.
@@ -29,15 +51,14 @@ pub(super) fn two_bits(bytes: __m256i, shift: usize) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn q2_k(b: &[u8; 84], mins: &mut [f32; 16], mut emit: impl FnMut(usize, __m256i)) -> f32 {
+pub(super) fn q2_k(b: &[u8; 84], mins: &mut [f32; 16], mut emit: impl FnMut(usize, [__m256i; 2])) -> f32 {
     let dmin = half(b, 82);
     mins.iter_mut().zip(&b[..16]).for_each(|(m, b)| *m = dmin * f32::from(b >> 4));
+    let scales = sixteen_scales(_mm_and_si128(bytes16(b, 0), _mm_set1_epi8(15)));
     for n in 0..2 {
         let bytes = bytes32(b, 16 + 32 * n);
         for j in 0..4 {
-            let sub = 8 * n + 2 * j;
-            let scales = [i16::from(b[sub] & 15), i16::from(b[sub + 1] & 15)];
-            emit_scaled(sub, two_bits(bytes, 2 * j), scales, &mut emit);
+            emit_scaled(4 * n + j, split_unsigned(two_bits(bytes, 2 * j)), scales, &mut emit);
         }
     }
     half(b, 80)
@@ -45,8 +66,8 @@ pub(super) fn q2_k(b: &[u8; 84], mins: &mut [f32; 16], mut emit: impl FnMut(usiz
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn q3_k(b: &[u8; 110], _: &mut [f32; 16], mut emit: impl FnMut(usize, __m256i)) -> f32 {
-    let scales = q3_k_scales(&b[96..108]);
+pub(super) fn q3_k(b: &[u8; 110], _: &mut [f32; 16], mut emit: impl FnMut(usize, [__m256i; 2])) -> f32 {
+    let scales = sixteen_scales(bytes16(&q3_k_scales(&b[96..108]).map(|s| s as u8), 0));
     let high = bytes32(b, 0);
     for n in 0..2 {
         let bytes = bytes32(b, 32 + 32 * n);
@@ -55,8 +76,7 @@ pub(super) fn q3_k(b: &[u8; 110], _: &mut [f32; 16], mut emit: impl FnMut(usize,
             let bit = _mm256_set1_epi8((1u8 << (4 * n + j)) as i8);
             let clear = _mm256_cmpeq_epi8(_mm256_and_si256(high, bit), _mm256_setzero_si256());
             let code = _mm256_sub_epi8(two_bits(bytes, 2 * j), _mm256_and_si256(clear, _mm256_set1_epi8(4)));
-            let sub = 8 * n + 2 * j;
-            emit_scaled(sub, code, [i16::from(scales[sub]), i16::from(scales[sub + 1])], &mut emit);
+            emit_scaled(4 * n + j, split_bytes(code), scales, &mut emit);
         }
     }
     half(b, 108)
@@ -76,13 +96,13 @@ pub(super) fn q45_k_scales(b: &[u8]) -> [u64; 2] {
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn q4_k(b: &[u8; 144], mins: &mut [f32; 16], emit: impl FnMut(usize, __m256i)) -> f32 {
+pub(super) fn q4_k(b: &[u8; 144], mins: &mut [f32; 16], emit: impl FnMut(usize, [__m256i; 2])) -> f32 {
     q45_k(b, None, &b[16..], mins, emit)
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn q5_k(b: &[u8; 176], mins: &mut [f32; 16], emit: impl FnMut(usize, __m256i)) -> f32 {
+pub(super) fn q5_k(b: &[u8; 176], mins: &mut [f32; 16], emit: impl FnMut(usize, [__m256i; 2])) -> f32 {
     q45_k(b, Some(bytes32(b, 16)), &b[48..], mins, emit)
 }
 
@@ -93,7 +113,7 @@ pub(super) fn q45_k(
     fifth: Option<__m256i>,
     nibbles: &[u8],
     mins: &mut [f32; 16],
-    mut emit: impl FnMut(usize, __m256i),
+    mut emit: impl FnMut(usize, [__m256i; 2]),
 ) -> f32 {
     let [scales, m] = q45_k_scales(b);
     let m = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(m as i64)));
@@ -101,7 +121,7 @@ pub(super) fn q45_k(
     // Each minimum stands for 32 elements, and so for two of the sums.
     putf(mins, 0, _mm256_permutevar8x32_ps(m, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)));
     putf(mins, 8, _mm256_permutevar8x32_ps(m, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)));
-    let mask = _mm256_set1_epi8(15);
+    let (scales, mask) = (eight_scales(scales), _mm256_set1_epi8(15));
     for i in 0..4 {
         let bytes = bytes32(nibbles, 32 * i);
         let mut low = _mm256_and_si256(bytes, mask);
@@ -113,16 +133,16 @@ pub(super) fn q45_k(
                 *codes = _mm256_or_si256(*codes, _mm256_and_si256(set, _mm256_set1_epi8(16)));
             }
         }
-        let scale = |j: usize| [(scales >> (8 * j) & 63) as i16; 2];
-        emit_scaled(4 * i, low, scale(2 * i), &mut emit);
-        emit_scaled(4 * i + 2, high, scale(2 * i + 1), &mut emit);
+        emit_scaled(2 * i, split_unsigned(low), scales, &mut emit);
+        emit_scaled(2 * i + 1, split_unsigned(high), scales, &mut emit);
     }
     half(b, 0)
 }
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn q6_k(b: &[u8; 210], _: &mut [f32; 16], mut emit: impl FnMut(usize, __m256i)) -> f32 {
+pub(super) fn q6_k(b: &[u8; 210], _: &mut [f32; 16], mut emit: impl FnMut(usize, [__m256i; 2])) -> f32 {
+    let scales = sixteen_scales(bytes16(b, 192));
     let mask = _mm256_set1_epi8(15);
     for n in 0..2 {
         let (low, high) = ([bytes32(b, 64 * n), bytes32(b, 64 * n + 32)], bytes32(b, 128 + 32 * n));
@@ -131,9 +151,7 @@ pub(super) fn q6_k(b: &[u8; 210], _: &mut [f32; 16], mut emit: impl FnMut(usize,
             let upper = _mm256_slli_epi16::<4>(two_bits(high, 2 * quarter));
             let code = _mm256_or_si256(_mm256_and_si256(nibbles, mask), upper);
             let code = _mm256_sub_epi8(code, _mm256_set1_epi8(32));
-            let sub = 8 * n + 2 * quarter;
-            let scales = [i16::from(b[192 + sub] as i8), i16::from(b[193 + sub] as i8)];
-            emit_scaled(sub, code, scales, &mut emit);
+            emit_scaled(4 * n + quarter, split_bytes(code), scales, &mut emit);
         }
     }
     half(b, 208)
@@ -280,13 +298,10 @@ pub(super) fn iq1_m(b: &[u8; 56], _: &mut [f32; 16], mut emit: impl FnMut(usize,
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn iq4_xs(b: &[u8; 136], _: &mut [f32; 16], mut emit: impl FnMut(usize, __m256i)) -> f32 {
-    let scales = iq4_xs_scales(b);
-    for (i, &scale) in scales.iter().enumerate() {
-        let scale = _mm256_set1_epi16(i16::from(scale));
-        let [low, high] = table(bytes16(b, 8 + 16 * i), &IQ4);
-        emit(2 * i, _mm256_mullo_epi16(low, scale));
-        emit(2 * i + 1, _mm256_mullo_epi16(high, scale));
+pub(super) fn iq4_xs(b: &[u8; 136], _: &mut [f32; 16], mut emit: impl FnMut(usize, [__m256i; 2])) -> f32 {
+    let scales = eight_scales(u64::from_le_bytes(iq4_xs_scales(b).map(|s| s as u8)));
+    for c in 0..8 {
+        emit_scaled(c, table(bytes16(b, 8 + 16 * c), &IQ4), scales, &mut emit);
     }
     half(b, 0)
 }
@@ -310,11 +325,10 @@ pub(super) fn tq1_0(b: &[u8; 54], _: &mut [f32; 16], mut emit: impl FnMut(usize,
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn tq2_0(b: &[u8; 66], _: &mut [f32; 16], mut emit: impl FnMut(usize, __m256i)) -> f32 {
-    for i in 0..8 {
-        let code = _mm256_sub_epi8(two_bits(bytes32(b, 32 * (i / 4)), 2 * (i % 4)), _mm256_set1_epi8(1));
-        emit(2 * i, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(code)));
-        emit(2 * i + 1, _mm256_cvtepi8_epi16(_mm256_extracti128_si256::<1>(code)));
+pub(super) fn tq2_0(b: &[u8; 66], _: &mut [f32; 16], mut emit: impl FnMut(usize, [__m256i; 2])) -> f32 {
+    for c in 0..8 {
+        let code = two_bits(bytes32(b, 32 * (c / 4)), 2 * (c % 4));
+        emit(c, split_bytes(_mm256_sub_epi8(code, _mm256_set1_epi8(1))));
     }
     half(b, 64)
 }

@@ -13,6 +13,8 @@
 
 mod lanes;
 mod large;
+mod panel;
+mod row;
 mod small;
 mod unfold;
 
@@ -20,41 +22,41 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 
 use crate::Format;
-use crate::activation::{BLOCK, SUM, Vector};
+use crate::activation::Vector;
 use crate::product::Product;
 
-use lanes::{horizontal, take, takef};
-use unfold::{SMALL, SUPER, Unfolded, group, has_mins, multiply, unfold};
+use lanes::{horizontal, takef};
+use panel::Panel;
+use row::multiply;
+use unfold::{SUPER, groups, has_mins, unfold};
 
-/// Covers `y` with tiles of one or two rows and one, two or four vectors.
+/// Writes the products of rows that are together with all vectors, in tiles of one or two rows and one, two or four
+/// vectors, to the rows of `y` from `first` on.
 macro_rules! tiles {
-    ($y:expr, $x:expr, $rows:expr, $tile:ident) => {{
+    ($y:expr, $x:expr, $rows:expr, $first:expr, $count:expr, $tile:ident) => {{
         let (y, x) = ($y, $x);
-        let (vectors, rows) = (x.len(), y.len() / x.len());
+        let stride = y.len() / x.len();
         let mut t = 0;
-        while t < vectors {
-            let width = match vectors - t {
+        while t < x.len() {
+            let width = match x.len() - t {
                 4.. => 4,
                 2 | 3 => 2,
                 _ => 1,
             };
             let mut r = 0;
-            while r + 2 <= rows {
-                let y = &mut y[r * vectors + t..];
-                match width {
-                    4 => put(y, vectors, $tile::<2, 4>(&$rows, r, &x[t..])),
-                    2 => put(y, vectors, $tile::<2, 2>(&$rows, r, &x[t..])),
-                    _ => put(y, vectors, $tile::<2, 1>(&$rows, r, &x[t..])),
+            while r < $count {
+                let y = &mut y[t * stride + $first + r..];
+                let x = &x[t..];
+                let height = if r + 2 <= $count { 2 } else { 1 };
+                match (height, width) {
+                    (2, 4) => put(y, stride, $tile::<2, 4>(&$rows, r, x)),
+                    (2, 2) => put(y, stride, $tile::<2, 2>(&$rows, r, x)),
+                    (2, _) => put(y, stride, $tile::<2, 1>(&$rows, r, x)),
+                    (_, 4) => put(y, stride, $tile::<1, 4>(&$rows, r, x)),
+                    (_, 2) => put(y, stride, $tile::<1, 2>(&$rows, r, x)),
+                    _ => put(y, stride, $tile::<1, 1>(&$rows, r, x)),
                 }
-                r += 2;
-            }
-            if r < rows {
-                let y = &mut y[r * vectors + t..];
-                match width {
-                    4 => put(y, vectors, $tile::<1, 4>(&$rows, r, &x[t..])),
-                    2 => put(y, vectors, $tile::<1, 2>(&$rows, r, &x[t..])),
-                    _ => put(y, vectors, $tile::<1, 1>(&$rows, r, &x[t..])),
-                }
+                r += height;
             }
             t += width;
         }
@@ -62,8 +64,10 @@ macro_rules! tiles {
 }
 /// Integers that unfolded rows may take: half of the first-level cache.
 const UNFOLDED: usize = 8192;
-/// How far ahead of a row its successors are asked for when each is used once: what a core reads in about 200 ns.
-const AHEAD: usize = 2048;
+/// Vectors up to which rows come apart in registers, and not in panels: turning those would cost more than it saves.
+const FEW: usize = 4;
+/// How far ahead of a row its successors are asked for when each is used once: what a core reads in about 400 ns.
+const AHEAD: usize = 4096;
 /// Most rows that are unfolded together.
 const ROWS: usize = 8;
 
@@ -93,9 +97,8 @@ pub(crate) fn product(format: Format) -> Option<Product> {
 /// Unfolded rows; kept by each thread from one product to the next.
 #[derive(Default)]
 struct Buffers {
-    codes: Vec<i16>,
-    scales: Vec<f32>,
-    mins: Vec<f32>,
+    panel: Option<Box<Panel>>,
+    sums: Vec<panel::Sums>,
     floats: Vec<f32>,
 }
 
@@ -120,32 +123,54 @@ fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     if let [x] = x {
         for (w, y) in w.chunks_exact(bytes.max(1)).zip(y) {
             prefetch(w, AHEAD.max(bytes));
-            *y = multiply(format, w, x);
+            [*y] = multiply::<1>(format, w, std::slice::from_ref(x));
         }
         return;
     }
-    let group = group(format).expect("an unfolded format");
-    let (scales, mins) = (n.div_ceil(group), if has_mins(format) { n / SUM } else { 0 });
-    let together = rows_together(n, rows);
-    BUFFERS.with_borrow_mut(|b| {
-        b.codes.resize(together * n, 0);
-        b.scales.resize(together * scales, 0.0);
-        b.mins.resize(together * mins, 0.0);
-        for (w, y) in w.chunks(together * bytes.max(1)).zip(y.chunks_mut(together * x.len())) {
-            for (r, row) in w.chunks_exact(bytes.max(1)).enumerate() {
-                let to = Unfolded {
-                    codes: &mut b.codes[r * n..][..n],
-                    scales: &mut b.scales[r * scales..][..scales],
-                    mins: &mut b.mins[r * mins..][..mins],
-                };
-                prefetch(row, together * bytes);
-                unfold(format, row, to);
+    if x.len() <= FEW {
+        for (r, w) in w.chunks_exact(bytes.max(1)).enumerate() {
+            prefetch(w, AHEAD.max(bytes));
+            let mut t = 0;
+            while t < x.len() {
+                macro_rules! few {
+                    ($n:literal) => {{
+                        for (i, product) in multiply::<$n>(format, w, &x[t..]).into_iter().enumerate() {
+                            y[(t + i) * rows + r] = product;
+                        }
+                        t += $n;
+                    }};
+                }
+                match x.len() - t {
+                    4.. => few!(4),
+                    2 | 3 => few!(2),
+                    _ => few!(1),
+                }
             }
-            let rows = Rows { n, codes: &b.codes, scales: &b.scales, mins: &b.mins };
-            if group == SUPER {
-                tiles!(y, x, rows, super_tile);
-            } else {
-                tiles!(y, x, rows, small_tile);
+        }
+        return;
+    }
+    let [group, exact] = groups(format).expect("an unfolded format");
+    let mins = has_mins(format);
+    BUFFERS.with_borrow_mut(|b| {
+        let panel = b.panel.get_or_insert_with(|| Box::new(Panel::new()));
+        b.sums.resize(x.len(), [0.0; panel::ROWS]);
+        let panels = w.chunks(panel::ROWS * bytes.max(1));
+        for (first, w) in (0..rows).step_by(panel::ROWS).zip(panels) {
+            let count = w.len() / bytes;
+            b.sums.fill([0.0; panel::ROWS]);
+            for (block, start) in (0..n).step_by(SUPER).enumerate() {
+                let len = SUPER.min(n - start);
+                let [from, to] = [start, start + len].map(|i| i / format.block_len() * format.block_bytes());
+                for r in 0..count {
+                    let part = &w[r * bytes..][from..to];
+                    prefetch(part, panel::ROWS * bytes);
+                    unfold(format, part, panel.row(r, len, group, mins));
+                }
+                panel.turn(len, group, mins);
+                panel.add(len, exact, block, x, mins, &mut b.sums);
+            }
+            for (y, sums) in y.chunks_exact_mut(rows).zip(&b.sums) {
+                y[first..first + count].copy_from_slice(&sums[..count]);
             }
         }
     });
@@ -164,38 +189,13 @@ fn prefetch(row: &[u8], distance: usize) {
     }
 }
 
-/// Writes a tile to the first columns of rows of `stride` elements.
+/// Writes a tile: its rows to neighbours, its columns `stride` elements apart.
 #[inline(always)]
 fn put<const R: usize, const N: usize>(y: &mut [f32], stride: usize, tile: [[f32; N]; R]) {
     for (i, row) in tile.iter().enumerate() {
         for (t, value) in row.iter().enumerate() {
-            y[i * stride + t] = *value;
+            y[t * stride + i] = *value;
         }
-    }
-}
-
-/// Unfolded rows of `n` elements.
-struct Rows<'a> {
-    n: usize,
-    codes: &'a [i16],
-    scales: &'a [f32],
-    mins: &'a [f32],
-}
-
-impl<'a> Rows<'a> {
-    fn codes(&self, row: usize) -> &'a [i16] {
-        &self.codes[row * self.n..][..self.n]
-    }
-
-    fn scales(&self, row: usize, group: usize) -> &'a [f32] {
-        let count = self.n.div_ceil(group);
-        &self.scales[row * count..][..count]
-    }
-
-    /// Empty for a format without minima.
-    fn mins(&self, row: usize) -> &'a [f32] {
-        let count = if self.mins.is_empty() { 0 } else { self.n / SUM };
-        &self.mins[row * count..][..count]
     }
 }
 
@@ -203,124 +203,6 @@ impl<'a> Rows<'a> {
 struct FloatRows<'a> {
     n: usize,
     values: &'a [f32],
-}
-
-/// Codes and scales of the rows `r..r + R`, and integers of the first N vectors, in groups of `G` elements, all as
-/// many. (Loops, because closures in a function with features of its own aren't inlined.)
-#[inline(always)]
-#[allow(clippy::type_complexity)]
-fn sides<'a, const G: usize, const R: usize, const N: usize>(
-    rows: &Rows<'a>,
-    r: usize,
-    x: &[Vector<'a>],
-) -> ([&'a [[i16; G]]; R], [&'a [f32]; R], [&'a [[i16; G]]; N]) {
-    let groups = rows.n / G;
-    let (mut codes, mut scales, mut q) = ([&[][..]; R], [&[][..]; R], [&[][..]; N]);
-    for i in 0..R {
-        codes[i] = &rows.codes(r + i).as_chunks().0[..groups];
-        scales[i] = &rows.scales(r + i, G)[..groups];
-    }
-    for t in 0..N {
-        q[t] = &x[t].q.as_chunks().0[..groups];
-    }
-    (codes, scales, q)
-}
-
-/// Rows `r..r + R` of super-blocks by the first N vectors of `x`.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn super_tile<const R: usize, const N: usize>(rows: &Rows<'_>, r: usize, x: &[Vector<'_>]) -> [[f32; N]; R] {
-    let (codes, scales, q) = sides::<SUPER, R, N>(rows, r, x);
-    let mut sums = [[_mm256_setzero_ps(); N]; R];
-    for b in 0..codes[0].len() {
-        let mut dots = [[_mm256_setzero_si256(); N]; R];
-        for k in 0..SUPER / 16 {
-            let mut w = [_mm256_setzero_si256(); R];
-            for i in 0..R {
-                w[i] = take(&codes[i][b], 16 * k);
-            }
-            for t in 0..N {
-                let q = take(&q[t][b], 16 * k);
-                for i in 0..R {
-                    dots[i][t] = _mm256_add_epi32(dots[i][t], _mm256_madd_epi16(w[i], q));
-                }
-            }
-        }
-        for i in 0..R {
-            for t in 0..N {
-                let scale = _mm256_set1_ps(scales[i][b] * x[t].scale[b]);
-                sums[i][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[i][t]), scale, sums[i][t]);
-            }
-        }
-    }
-    finish(rows, r, x, sums)
-}
-
-/// Rows `r..r + R` of small blocks by the first N vectors of `x`.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn small_tile<const R: usize, const N: usize>(rows: &Rows<'_>, r: usize, x: &[Vector<'_>]) -> [[f32; N]; R] {
-    let (codes, scales, q) = sides::<SMALL, R, N>(rows, r, x);
-    let mut sums = [[_mm256_setzero_ps(); N]; R];
-    let blocks = codes[0].len();
-    for (b, first) in (0..blocks).step_by(BLOCK / SMALL).enumerate() {
-        let mut part = [[_mm256_setzero_ps(); N]; R];
-        for k in first..(first + BLOCK / SMALL).min(blocks) {
-            for i in 0..R {
-                let (w0, w1) = (take(&codes[i][k], 0), take(&codes[i][k], 16));
-                let scale = _mm256_set1_ps(scales[i][k]);
-                for t in 0..N {
-                    let dot = _mm256_add_epi32(
-                        _mm256_madd_epi16(w0, take(&q[t][k], 0)),
-                        _mm256_madd_epi16(w1, take(&q[t][k], 16)),
-                    );
-                    part[i][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, part[i][t]);
-                }
-            }
-        }
-        for i in 0..R {
-            for t in 0..N {
-                sums[i][t] = _mm256_fmadd_ps(part[i][t], _mm256_set1_ps(x[t].scale[b]), sums[i][t]);
-            }
-        }
-    }
-    finish(rows, r, x, sums)
-}
-
-/// Takes the minima off and adds the lanes up.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn finish<const R: usize, const N: usize>(
-    rows: &Rows<'_>,
-    r: usize,
-    x: &[Vector<'_>],
-    mut sums: [[__m256; N]; R],
-) -> [[f32; N]; R] {
-    let mut totals = [[0.0; N]; R];
-    let count = rows.mins(r).len();
-    let whole = count / 8 * 8;
-    for k in (0..whole).step_by(8) {
-        let mut mins = [_mm256_setzero_ps(); R];
-        for i in 0..R {
-            mins[i] = takef(rows.mins(r + i), k);
-        }
-        for t in 0..N {
-            let x = takef(x[t].sums, k);
-            for i in 0..R {
-                sums[i][t] = _mm256_fnmadd_ps(mins[i], x, sums[i][t]);
-            }
-        }
-    }
-    for i in 0..R {
-        for t in 0..N {
-            let mut tail = 0.0;
-            for k in whole..count {
-                tail += rows.mins(r + i)[k] * x[t].sums[k];
-            }
-            totals[i][t] = horizontal(sums[i][t]) - tail;
-        }
-    }
-    totals
 }
 
 #[inline]
@@ -334,13 +216,14 @@ fn floats(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     let together = rows_together(n, rows);
     BUFFERS.with_borrow_mut(|b| {
         b.floats.resize(together * n, 0.0);
-        for (w, y) in w.chunks(together * bytes.max(1)).zip(y.chunks_mut(together * x.len())) {
+        for (first, w) in (0..rows).step_by(together.max(1)).zip(w.chunks(together * bytes.max(1))) {
+            let count = w.len() / bytes.max(1);
             for (w, out) in w.chunks_exact(bytes.max(1)).zip(b.floats.chunks_exact_mut(n.max(1))) {
                 prefetch(w, together * bytes);
                 unfold_floats(format, w, out);
             }
-            let rows = FloatRows { n, values: &b.floats };
-            tiles!(y, x, rows, float_tile);
+            let together = FloatRows { n, values: &b.floats };
+            tiles!(&mut *y, x, together, first, count, float_tile);
         }
     });
 }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::{bytes16, half};
+use super::lanes::{bytes16, bytes32, half, split, split_bytes, split_unsigned};
 use crate::decode::{E2M1_DOUBLED, IQ4, e8m0_half, u32_at};
 
 #[inline]
@@ -13,7 +13,16 @@ pub(super) fn half_scale<const N: usize>(b: &[u8; N]) -> f32 {
 
 #[inline]
 pub(super) fn power_scale(b: &[u8; 17]) -> f32 {
-    e8m0_half(b[0])
+    /// A load is all that a product has time for.
+    static POWERS: [f32; 256] = {
+        let (mut powers, mut e) = ([0.0; 256], 0);
+        while e < 256 {
+            powers[e] = e8m0_half(e as u8);
+            e += 1;
+        }
+        powers
+    };
+    POWERS[usize::from(b[0])]
 }
 
 #[inline]
@@ -38,18 +47,21 @@ pub(super) fn nibbles(packed: __m128i) -> [__m128i; 2] {
     [_mm_and_si128(packed, mask), _mm_and_si128(_mm_srli_epi16::<4>(packed), mask)]
 }
 
+/// 32 nibbles of 16 bytes in one register.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn nibbles_together(packed: __m128i) -> __m256i {
+    _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16::<4>(packed), packed), _mm256_set1_epi8(15))
+}
+
 /// The values that a table gives to 32 nibbles.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn table(packed: __m128i, values: &[i8; 16]) -> [__m256i; 2] {
     // SAFETY: 16 readable bytes; unaligned access is what this is for.
     #[allow(unsafe_code)]
-    let values = unsafe { _mm_loadu_si128(values.as_ptr().cast()) };
-    let [low, high] = nibbles(packed);
-    [
-        _mm256_cvtepi8_epi16(_mm_shuffle_epi8(values, low)),
-        _mm256_cvtepi8_epi16(_mm_shuffle_epi8(values, high)),
-    ]
+    let values = unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(values.as_ptr().cast())) };
+    split_bytes(_mm256_shuffle_epi8(values, nibbles_together(packed)))
 }
 
 #[inline]
@@ -64,13 +76,13 @@ pub(super) fn five_bits(packed: __m128i, bits: u32, offset: i16) -> [__m256i; 2]
         _mm256_add_epi16(_mm256_add_epi16(_mm256_cvtepu8_epi16(nibbles), fifth), _mm256_set1_epi16(offset))
     };
     let [low, high] = nibbles(packed);
-    [half(low, bits), half(high, bits >> 16)]
+    split([half(low, bits), half(high, bits >> 16)])
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn q8_0(b: &[u8; 34]) -> [__m256i; 2] {
-    [_mm256_cvtepi8_epi16(bytes16(b, 2)), _mm256_cvtepi8_epi16(bytes16(b, 18))]
+    split_bytes(bytes32(b, 2))
 }
 
 #[inline]
@@ -82,7 +94,7 @@ pub(super) fn q4_0(b: &[u8; 18]) -> [__m256i; 2] {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn q4_1(b: &[u8; 20]) -> [__m256i; 2] {
-    nibbles(bytes16(b, 4)).map(|n| _mm256_cvtepu8_epi16(n))
+    split_unsigned(nibbles_together(bytes16(b, 4)))
 }
 
 #[inline]

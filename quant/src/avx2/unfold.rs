@@ -2,18 +2,18 @@
 //!
 //! `w[i] = scale · code[i] − min`: in super-blocks, `code` is the stored code times the integer scale of its
 //! sub-block, so that 256 elements share one `scale`; in the formats of smaller blocks it is the code itself, with a
-//! scale every 32 elements. Minima are given for every 16 elements. `|code| <= 4096` in every format.
+//! scale every 32 elements. Of 32 elements come first the even ones, then the odd ones, as in activations. Minima are
+//! given for every 16 elements. `|code| <= 4096` in every format.
 //!
 //! `shared/spec/k3.md`, section 11, has the layouts. Where plain Rust stands below, the compiler vectorises it or the
 //! format is rare; what the weights of large models are usually stored in has its own instructions.
 
 use std::arch::x86_64::*;
 
-use super::lanes::{half, horizontal, put, take, takef};
+use super::lanes::{half, put, split, take};
 use super::large::*;
 use super::small::*;
 use crate::Format;
-use crate::activation::{BLOCK, Vector};
 
 /// Elements of a super-block.
 pub(super) const SUPER: usize = 256;
@@ -30,13 +30,17 @@ pub(super) struct Unfolded<'a> {
     pub(super) mins: &'a mut [f32],
 }
 
-/// Elements that share a scale; none for formats that aren't unfolded.
-pub(super) fn group(format: Format) -> Option<usize> {
+/// Elements that share a scale, and how many of those are multiplied and added as integers: as many as fit 32 bits with
+/// the largest codes of the format and of activations. None for formats that aren't unfolded.
+pub(super) fn groups(format: Format) -> Option<[usize; 2]> {
     use Format::*;
     match format {
-        Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | IQ4_NL | MXFP4 | Q1_0 | Q2_0 => Some(SMALL),
-        Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ1_S | IQ1_M
-        | IQ4_XS | TQ1_0 | TQ2_0 => Some(SUPER),
+        Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | IQ4_NL | MXFP4 | Q1_0 | Q2_0 => Some([SMALL, SMALL]),
+        // 15 * 63, 3 * 15, 4 * 32
+        Q4_K | Q2_K | Q3_K | TQ1_0 | TQ2_0 => Some([SUPER, SUPER]),
+        Q5_K | Q6_K | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ1_S | IQ1_M | IQ4_XS => {
+            Some([SUPER, 64])
+        }
         F32 | F16 | BF16 | I8 | NVFP4 => None,
     }
 }
@@ -66,20 +70,22 @@ macro_rules! by_format {
             Format::Q4_K => $do!(large 144, q4_k),
             Format::Q5_K => $do!(large 176, q5_k),
             Format::Q6_K => $do!(large 210, q6_k),
-            Format::IQ2_XXS => $do!(large 66, iq2_xxs),
-            Format::IQ2_XS => $do!(large 74, iq2_xs),
-            Format::IQ2_S => $do!(large 82, iq2_s),
-            Format::IQ3_XXS => $do!(large 98, iq3_xxs),
-            Format::IQ3_S => $do!(large 110, iq3_s),
-            Format::IQ1_S => $do!(large 50, iq1_s),
-            Format::IQ1_M => $do!(large 56, iq1_m),
+            Format::IQ2_XXS => $do!(grid 66, iq2_xxs),
+            Format::IQ2_XS => $do!(grid 74, iq2_xs),
+            Format::IQ2_S => $do!(grid 82, iq2_s),
+            Format::IQ3_XXS => $do!(grid 98, iq3_xxs),
+            Format::IQ3_S => $do!(grid 110, iq3_s),
+            Format::IQ1_S => $do!(grid 50, iq1_s),
+            Format::IQ1_M => $do!(grid 56, iq1_m),
             Format::IQ4_XS => $do!(large 136, iq4_xs),
-            Format::TQ1_0 => $do!(large 54, tq1_0),
+            Format::TQ1_0 => $do!(grid 54, tq1_0),
             Format::TQ2_0 => $do!(large 66, tq2_0),
             Format::F32 | Format::F16 | Format::BF16 | Format::I8 | Format::NVFP4 => unreachable!("no integer form"),
         }
     };
 }
+
+pub(super) use by_format;
 
 /// Unfolds one row.
 #[inline]
@@ -95,9 +101,9 @@ pub(super) fn unfold(format: Format, row: &[u8], to: Unfolded<'_>) {
                 if let Some(m) = mins.next() {
                     *m = [$min(b); 2];
                 }
-                let [low, high] = $codes(b);
-                put(q, 0, low);
-                put(q, 16, high);
+                let [even, odd] = $codes(b);
+                put(q, 0, even);
+                put(q, 16, odd);
             }
         }};
         (wide $bytes:literal, $smalls:literal, $codes:ident) => {{
@@ -105,7 +111,12 @@ pub(super) fn unfold(format: Format, row: &[u8], to: Unfolded<'_>) {
                 row.as_chunks::<$bytes>().0.iter().zip(codes.as_chunks_mut::<{ $smalls * SMALL }>().0);
             for ((b, q), s) in blocks.zip(scales.chunks_exact_mut($smalls)) {
                 s.fill(half(b, 0));
-                *q = $codes(b);
+                let codes = $codes(b);
+                for at in (0..q.len()).step_by(32) {
+                    let [even, odd] = split([take(&codes, at), take(&codes, at + 16)]);
+                    put(q, at, even);
+                    put(q, at + 16, odd);
+                }
             }
         }};
         (large $bytes:literal, $codes:ident) => {{
@@ -113,72 +124,26 @@ pub(super) fn unfold(format: Format, row: &[u8], to: Unfolded<'_>) {
             let mut none = [0.0; 16];
             let blocks = row.as_chunks::<$bytes>().0.iter().zip(codes.as_chunks_mut::<SUPER>().0).zip(scales);
             for ((b, q), s) in blocks {
-                *s = $codes(b, mins.next().unwrap_or(&mut none), |k, codes| put(q, 16 * k, codes));
+                *s = $codes(b, mins.next().unwrap_or(&mut none), |c, [even, odd]| {
+                    put(q, 32 * c, even);
+                    put(q, 32 * c + 16, odd);
+                });
+            }
+        }};
+        (grid $bytes:literal, $codes:ident) => {{
+            let blocks = row.as_chunks::<$bytes>().0.iter().zip(codes.as_chunks_mut::<SUPER>().0).zip(scales);
+            for ((b, q), s) in blocks {
+                let mut before = _mm256_setzero_si256();
+                *s = $codes(b, &mut [0.0; 16], |k, codes| {
+                    if k % 2 == 1 {
+                        let [even, odd] = split([before, codes]);
+                        put(q, 16 * (k - 1), even);
+                        put(q, 16 * k, odd);
+                    }
+                    before = codes;
+                });
             }
         }};
     }
     by_format!(format, store);
-}
-
-/// The product of one row with one vector, without the way through memory.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn multiply(format: Format, row: &[u8], x: &Vector<'_>) -> f32 {
-    let mut sum = _mm256_setzero_ps();
-    let mut offset = _mm256_setzero_ps();
-    macro_rules! multiply {
-        (small $bytes:literal, $scale:ident, $min:ident, $codes:ident) => {{
-            let blocks =
-                row.as_chunks::<$bytes>().0.chunks(BLOCK / SMALL).zip(x.q.chunks(BLOCK)).zip(x.scale);
-            for ((blocks, q), scale) in blocks {
-                let mut part = _mm256_setzero_ps();
-                for (b, q) in blocks.iter().zip(q.as_chunks::<SMALL>().0) {
-                    let [low, high] = $codes(b);
-                    let dot = _mm256_add_epi32(
-                        _mm256_madd_epi16(low, take(q, 0)),
-                        _mm256_madd_epi16(high, take(q, 16)),
-                    );
-                    part = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps($scale(b)), part);
-                }
-                sum = _mm256_fmadd_ps(part, _mm256_set1_ps(*scale), sum);
-            }
-            if has_mins(format) {
-                let mut total = 0.0;
-                for (b, [low, high]) in row.as_chunks::<$bytes>().0.iter().zip(x.sums.as_chunks::<2>().0) {
-                    total += $min(b) * (low + high);
-                }
-                offset = _mm256_setr_ps(total, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
-            }
-        }};
-        (wide $bytes:literal, $smalls:literal, $codes:ident) => {{
-            let size = $smalls * SMALL;
-            for (i, (b, q)) in row.as_chunks::<$bytes>().0.iter().zip(x.q.chunks_exact(size)).enumerate() {
-                let codes = $codes(b);
-                let mut dot = _mm256_setzero_si256();
-                for at in (0..size).step_by(16) {
-                    dot = _mm256_add_epi32(dot, _mm256_madd_epi16(take(&codes, at), take(q, at)));
-                }
-                let scale = half(b, 0) * x.scale[i * size / BLOCK];
-                sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps(scale), sum);
-            }
-        }};
-        (large $bytes:literal, $codes:ident) => {{
-            let mut mins = [0.0; 16];
-            let blocks = row.as_chunks::<$bytes>().0.iter().zip(x.q.as_chunks::<SUPER>().0).zip(x.scale);
-            for (((b, q), scale), sums) in blocks.zip(x.sums.as_chunks::<16>().0) {
-                let mut dots = [_mm256_setzero_si256(); 2];
-                let d = $codes(b, &mut mins, |k, codes| {
-                    dots[k % 2] = _mm256_add_epi32(dots[k % 2], _mm256_madd_epi16(codes, take(q, 16 * k)));
-                });
-                let dot = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[0], dots[1]));
-                sum = _mm256_fmadd_ps(dot, _mm256_set1_ps(d * scale), sum);
-                if has_mins(format) {
-                    offset = _mm256_fmadd_ps(takef(&mins, 0), takef(sums, 0), offset);
-                    offset = _mm256_fmadd_ps(takef(&mins, 8), takef(sums, 8), offset);
-                }
-            }
-        }};
-    }
-    by_format!(format, multiply);
-    horizontal(_mm256_sub_ps(sum, offset))
 }
