@@ -1,12 +1,8 @@
 //! Products on processors with AVX2, FMA and F16C.
 //!
-//! A few weight rows at a time are unfolded (`unfold`) into the first-level cache, to integers or to f32, and then
-//! multiplied with every vector of the batch, two rows by four vectors in registers: an element of a row is loaded once
-//! for four vectors and one of a vector once for two rows. What unfolding costs is shared by all vectors; with one
-//! vector it is hidden behind the memory that the weights come from.
-//!
-//! A super-block of 256 costs 16 `madd` and 16 additions a row and vector, and one conversion; with small blocks there
-//! is a conversion every 32 elements.
+//! With up to four vectors a row comes apart in registers and is multiplied there (`row`); with more, sixteen rows are
+//! unfolded (`unfold`) into the first-level cache and turned into a panel (`panel`), so that what taking blocks apart
+//! costs is shared by all vectors. Rows of floats are unfolded to f32 and multiplied two rows by four vectors.
 
 // Tiles are arrays of a constant size, walked by index in several arrays at once.
 #![allow(clippy::needless_range_loop)]

@@ -27,7 +27,7 @@ pub(super) fn multiply<const N: usize>(format: Format, row: &[u8], x: &[Vector<'
                 q[t] = &x[t].q.as_chunks().0.as_chunks().0[..whole.len()];
             }
             macro_rules! add {
-                ($part:ident, $b:expr, $k:expr, $q:ident) => {{
+                ($part:ident[$i:literal], $b:expr, $k:expr, $q:ident) => {{
                     let [even, odd] = $codes($b);
                     let scale = _mm256_set1_ps($scale($b));
                     for t in 0..N {
@@ -37,7 +37,7 @@ pub(super) fn multiply<const N: usize>(format: Format, row: &[u8], x: &[Vector<'
                             _mm256_madd_epi16(odd, take(q, 16)),
                         );
                         // Two sums each, so that none has to wait for the one before.
-                        let part = &mut $part[t][$k % 2];
+                        let part = &mut $part[t][$i];
                         *part = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, *part);
                     }
                 }};
@@ -48,8 +48,9 @@ pub(super) fn multiply<const N: usize>(format: Format, row: &[u8], x: &[Vector<'
                 for t in 0..N {
                     own[t] = &q[t][i];
                 }
-                for k in 0..BLOCK / SMALL {
-                    add!(part, &blocks[k], k, own);
+                for k in (0..BLOCK / SMALL).step_by(2) {
+                    add!(part[0], &blocks[k], k, own);
+                    add!(part[1], &blocks[k + 1], k + 1, own);
                 }
                 for t in 0..N {
                     let part = _mm256_add_ps(part[t][0], part[t][1]);
@@ -63,7 +64,7 @@ pub(super) fn multiply<const N: usize>(format: Format, row: &[u8], x: &[Vector<'
                     own[t] = &x[t].q.as_chunks().0[BLOCK / SMALL * whole.len()..];
                 }
                 for (k, b) in rest.iter().enumerate() {
-                    add!(part, b, k, own);
+                    add!(part[0], b, k, own);
                 }
                 for t in 0..N {
                     let scale = _mm256_set1_ps(x[t].scale[whole.len()]);
@@ -197,12 +198,13 @@ fn multiply_q4_k<const N: usize>(row: &[u8], x: &[Vector<'_>]) -> [f32; N] {
                 [_mm256_and_si256(codes, nibble), _mm256_and_si256(_mm256_srli_epi16::<8>(codes), nibble)];
             let high =
                 [_mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble), _mm256_srli_epi16::<12>(codes)];
-            for (j, codes) in [low, high].into_iter().enumerate() {
-                let scale = _mm256_set1_ps(scales[2 * i + j]);
-                for t in 0..N {
-                    let dot = add_products(_mm256_setzero_si256(), codes, &q[t][n][64 * i + 32 * j..]);
-                    parts[t][j] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, parts[t][j]);
-                }
+            let scales = [scales[2 * i], scales[2 * i + 1]].map(|s| _mm256_set1_ps(s));
+            for t in 0..N {
+                let (q, zero) = (&q[t][n][64 * i..], _mm256_setzero_si256());
+                let low = _mm256_cvtepi32_ps(add_products(zero, low, q));
+                parts[t][0] = _mm256_fmadd_ps(low, scales[0], parts[t][0]);
+                let high = _mm256_cvtepi32_ps(add_products(zero, high, &q[32..]));
+                parts[t][1] = _mm256_fmadd_ps(high, scales[1], parts[t][1]);
             }
         }
         for t in 0..N {
