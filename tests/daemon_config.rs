@@ -123,7 +123,7 @@ fn mistakes_are_told_with_their_place_and_what_would_be_right() {
 fn the_example_that_is_shipped_shows_the_defaults() {
     let example = include_str!("../packaging/kadence.toml");
     // What has no default stays a comment.
-    let free = ["#model ", "#threads ", "#[models", "#path "];
+    let free = ["#model ", "#threads ", "#[models", "#path ", "#tcp"];
     let key = |line: &str| line.starts_with('#') && !line.starts_with("# ") && line.len() > 1;
     let spelled: Vec<&str> = example
         .lines()

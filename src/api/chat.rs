@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::engine::{Ask, Done, Finish, Prompt, Sampling, TokenChance};
+use crate::engine::{Ask, Done, Finish, Prompt, TokenChance};
 use crate::text::{Arguments, Chat, Effort, Event, Message, Reply, ResponseFormat, ToolChoice};
 
 use super::sampling::{Common, Delivery, MOST_CHANCES, random};
@@ -122,16 +122,7 @@ pub(super) fn noted(body: &[u8], session: String, limits: &Limits) -> Result<Ask
     let Model { model } = serde_json::from_slice(body).map_err(|e| ApiError::json(&e))?;
     let conversation: Conversation = serde_json::from_slice(body).map_err(|e| ApiError::json(&e))?;
     let prompt = Prompt::Notes(Box::new(conversation.chat(limits.effort)?));
-    Ok(Ask {
-        model,
-        session: Some(session),
-        prompt,
-        limit: None,
-        sampling: Sampling::default(),
-        endless: false,
-        stops: Vec::new(),
-        logprobs: None,
-    })
+    Ok(Ask { session: Some(session), ..Ask::reading(model, prompt) })
 }
 
 /// Answers a conversation.

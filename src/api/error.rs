@@ -62,6 +62,12 @@ impl ApiError {
         ApiError::new(StatusCode::FORBIDDEN, "origin_refused", message)
     }
 
+    /// A request over TCP without the token.
+    pub(super) fn token() -> ApiError {
+        let message = "the token is missing or wrong: send Authorization: Bearer TOKEN";
+        ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
+    }
+
     /// A path that isn't there.
     pub(super) fn no_path(path: &str) -> ApiError {
         let message = format!("there is no {path}: see /v1/models, /v1/chat/completions, /v1/status");
@@ -97,6 +103,16 @@ impl ApiError {
     /// What was read or said couldn't be saved.
     pub(super) fn unsaved(why: &str) -> ApiError {
         ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "session_unsaved", why)
+    }
+
+    /// The word for it.
+    pub(super) fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// What is wrong, and what to do.
+    pub(super) fn message(&self) -> &str {
+        &self.message
     }
 
     /// Whether it says that there is no such session.

@@ -1,8 +1,9 @@
-//! How others reach the engine: HTTP over a Unix socket, as OpenAI's API has it.
+//! How others reach the engine: HTTP over a Unix socket, as OpenAI's API has it, and D-Bus.
 //!
 //! The socket's peer says who asks; there are no keys, and no browser can reach it.
 
 mod body;
+mod bus;
 mod chat;
 mod completions;
 mod connections;
@@ -27,6 +28,7 @@ use axum::routing::{get, post};
 use crate::engine::{Engine, Place};
 use crate::text::Effort;
 
+pub use bus::{Bus, NAME, Which};
 pub use connections::Connections;
 pub use error::ApiError;
 

@@ -15,6 +15,7 @@ use crate::session::{Codec, RealDisk, Settings, Store};
 use crate::text::Effort;
 
 use super::layers::{self, is_file};
+use super::tcp::Tcp;
 
 /// The keys of a configuration file, all of which may be left out.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -36,6 +37,14 @@ pub struct Config {
     pub grace_s: Option<u64>,
     /// Models, by the names that requests use.
     pub models: BTreeMap<String, ModelEntry>,
+    /// Whether to be on the bus: `auto` (on the system's, or with `--user` on the user's, if there is one) or `none`.
+    pub bus: Option<String>,
+    /// A service that nobody has used for so many seconds ends; 0 for never. For one that is started again on demand.
+    pub exit_idle_s: Option<u64>,
+    /// Listen on this loopback address (`127.0.0.1:PORT`) too. Whoever has the token is the user who runs this service.
+    pub tcp: Option<String>,
+    /// The file with the token that requests over TCP have to bring.
+    pub tcp_token_file: Option<PathBuf>,
     /// Where sessions are kept: systemd's state directory or `/var/lib/kadence`; a user's in
     /// `~/.local/state/kadence`, where `kadence chat` has them too.
     pub state_dir: Option<PathBuf>,
@@ -96,6 +105,12 @@ pub struct Settled {
     pub log: log::LevelFilter,
     /// Time for answers to end when the service stops.
     pub grace: Duration,
+    /// Whether to be on the bus.
+    pub bus: bool,
+    /// When to end because nobody asks.
+    pub exit_idle: Option<Duration>,
+    /// A TCP port.
+    pub tcp: Option<Tcp>,
     /// Where sessions are kept.
     pub state_dir: PathBuf,
     /// For the engine.
@@ -133,6 +148,9 @@ impl Config {
             socket: self.socket.clone().unwrap_or_else(|| usual_socket(user, &state_dir)),
             log: level(self.log.as_deref())?,
             grace: seconds(self.grace_s, 5),
+            bus: on_bus(self.bus.as_deref())?,
+            exit_idle: self.exit_idle_s.map(Duration::from_secs).filter(|t| !t.is_zero()),
+            tcp: Tcp::settle(self.tcp.as_deref(), self.tcp_token_file.as_deref())?,
             engine: engine::Settings {
                 models: self.models()?,
                 paths: user,
@@ -273,6 +291,14 @@ fn level(word: Option<&str>) -> Result<log::LevelFilter, String> {
     word.parse().map_err(|_| format!("configuration: log can't be {word:?}: error, warn, info or debug"))
 }
 
+fn on_bus(word: Option<&str>) -> Result<bool, String> {
+    match word.unwrap_or("auto") {
+        "auto" => Ok(true),
+        "none" => Ok(false),
+        other => Err(format!("configuration: bus can't be {other:?}: auto or none")),
+    }
+}
+
 fn effort(word: Option<&str>) -> Result<Option<Effort>, String> {
     Ok(match word.unwrap_or("none") {
         "none" => None,
@@ -290,7 +316,7 @@ fn effort(word: Option<&str>) -> Result<Option<Effort>, String> {
 
 impl fmt::Display for Settled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settled { socket, state_dir, log, grace, engine, api, .. } = self;
+        let Settled { socket, state_dir, log, grace, engine, api, bus, exit_idle, tcp, .. } = self;
         writeln!(f, "socket = {:?}", socket.display().to_string())?;
         writeln!(f, "state_dir = {:?}", state_dir.display().to_string())?;
         writeln!(f, "model = {:?}", engine.models[0].name)?;
@@ -300,6 +326,12 @@ impl fmt::Display for Settled {
         writeln!(f, "reasoning_effort = {effort:?}")?;
         writeln!(f, "idle_s = {}", engine.idle.map_or(0, |t| t.as_secs()))?;
         writeln!(f, "grace_s = {}", grace.as_secs())?;
+        writeln!(f, "bus = {:?}", if *bus { "auto" } else { "none" })?;
+        writeln!(f, "exit_idle_s = {}", exit_idle.map_or(0, |t| t.as_secs()))?;
+        if let Some(tcp) = tcp {
+            writeln!(f, "tcp = {:?}", tcp.address.to_string())?;
+            writeln!(f, "tcp_token_file = {:?}", tcp.token_file.display().to_string())?;
+        }
         if let Some(sessions) = &engine.sessions {
             writeln!(f, "\n[sessions]")?;
             writeln!(f, "codec = {:?}", sessions.named.settings().codec.to_string())?;

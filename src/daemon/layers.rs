@@ -17,7 +17,7 @@ const NUMBER: bool = true;
 const TEXT: bool = false;
 
 /// Variables of the environment, and the keys they set.
-const VARIABLES: [(&str, &[&str], bool); 19] = [
+const VARIABLES: [(&str, &[&str], bool); 23] = [
     ("KADENCE_SOCKET", &["socket"], TEXT),
     ("KADENCE_STATE_DIR", &["state_dir"], TEXT),
     ("KADENCE_MODEL", &["model"], TEXT),
@@ -26,6 +26,10 @@ const VARIABLES: [(&str, &[&str], bool); 19] = [
     ("KADENCE_REASONING_EFFORT", &["reasoning_effort"], TEXT),
     ("KADENCE_IDLE_S", &["idle_s"], NUMBER),
     ("KADENCE_GRACE_S", &["grace_s"], NUMBER),
+    ("KADENCE_BUS", &["bus"], TEXT),
+    ("KADENCE_EXIT_IDLE_S", &["exit_idle_s"], NUMBER),
+    ("KADENCE_TCP", &["tcp"], TEXT),
+    ("KADENCE_TCP_TOKEN_FILE", &["tcp_token_file"], TEXT),
     ("KADENCE_SESSIONS_CODEC", &["sessions", "codec"], TEXT),
     ("KADENCE_SESSIONS_AUTOMATIC", &["sessions", "automatic"], NUMBER),
     ("KADENCE_SESSIONS_AUTOMATIC_CODEC", &["sessions", "automatic_codec"], TEXT),
@@ -105,6 +109,7 @@ fn file(path: &Path) -> Result<Table, String> {
     };
     table.get_mut("socket").map(absolute);
     table.get_mut("state_dir").map(absolute);
+    table.get_mut("tcp_token_file").map(absolute);
     if let Some(Value::String(model)) = table.get_mut("model").filter(|m| m.as_str().is_some_and(is_file)) {
         *model = folder.join(&*model).to_string_lossy().into_owned();
     }

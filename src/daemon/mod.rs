@@ -4,8 +4,12 @@ mod config;
 mod flags;
 mod layers;
 mod logging;
+mod presence;
+mod pressure;
 mod service;
+mod sleep;
 mod socket;
+mod tcp;
 
 use std::process::ExitCode;
 
@@ -39,7 +43,7 @@ pub fn run(flags: &Flags) -> ExitCode {
     if flags.check_config {
         return check(&settled);
     }
-    match serve(&settled, sockets) {
+    match serve(flags, &settled, sockets) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             log::error!("{why}");
@@ -61,12 +65,12 @@ fn check(settled: &Settled) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn serve(settled: &Settled, sockets: ListenFd) -> Result<(), String> {
+fn serve(flags: &Flags, settled: &Settled, sockets: ListenFd) -> Result<(), String> {
     logging::start(settled.log)?;
     let socket = socket::Socket::open(sockets, &settled.socket, settled.user)?;
     let engine = Engine::start(settled.engine.clone()).map_err(|e| format!("can't start a thread: {e}"))?;
     // One thread for all connections: they wait for the engine's.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| format!("can't start: {e}"))?;
-    runtime.block_on(service::serve(settled, socket, engine))
+    runtime.block_on(service::serve(flags, settled, socket, engine))
 }

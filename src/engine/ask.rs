@@ -46,6 +46,22 @@ pub struct Ask {
     pub logprobs: Option<usize>,
 }
 
+impl Ask {
+    /// A request that only has something read.
+    pub fn reading(model: Option<String>, prompt: Prompt) -> Ask {
+        Ask {
+            model,
+            prompt,
+            session: None,
+            limit: Some(0),
+            sampling: Sampling::default(),
+            endless: false,
+            stops: Vec::new(),
+            logprobs: None,
+        }
+    }
+}
+
 /// The probability of a token of the answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenChance {

@@ -341,9 +341,9 @@ impl Engine {
         Wake(self.inbox.clone()).wake();
     }
 
-    /// Whether a request, or a saved turn's writing, is under way or waits.
+    /// Whether a request is under way or waits. It is under way until its turn is saved.
     pub fn busy(&self) -> bool {
-        self.shared.gate().total > 0 || self.shared.running.load(Ordering::Relaxed) > 0
+        self.shared.gate().total > 0
     }
 
     /// What it has done.

@@ -60,7 +60,8 @@ impl Reader {
             (None, prompt) => {
                 let new = self.speech.tokens(&prompt)?;
                 let room = self.room(new.len())?;
-                let kept = self.sessions.as_ref().filter(|s| s.slots > 0);
+                let passing = matches!(prompt, Prompt::Notes(_));
+                let kept = self.sessions.as_ref().filter(|s| s.slots > 0 && !passing);
                 let kept = kept.and_then(|sessions| self.automatic(sessions, user, &new));
                 let memory = match kept {
                     Some(session) => Memory::Kept(Box::new(session)),

@@ -31,7 +31,7 @@ impl Speech {
             Prompt::Chat(chat) => self.chat_after(chat, 0, true)?,
             Prompt::Notes(chat) => self.chat_after(chat, 0, false)?,
         };
-        if tokens.is_empty() {
+        if tokens.is_empty() && !matches!(prompt, Prompt::Notes(_)) {
             return Err(Refusal::Empty);
         }
         if let Some(token) = tokens.iter().find(|&&t| t as usize >= self.vocabulary) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use kadence_quant::Format;
 use kadence_quant::state::Codec;
@@ -74,6 +74,10 @@ impl Default for Settings {
         }
     }
 }
+
+/// How long a session that is being saved may take.
+const FALLS_ASLEEP: Duration = Duration::from_secs(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A model, and what binds sessions to it.
 #[derive(Clone, Debug)]
@@ -336,6 +340,21 @@ impl Store {
             _ => {}
         }
         std::fs::remove_dir_all(&folder).map_err(|e| Error::io("delete", &folder, e))
+    }
+
+    /// Waits until nobody has a session open.
+    ///
+    /// # Errors
+    /// If there is none, or it stays in use.
+    pub fn asleep(&self, user: u32, name: &str) -> Result<(), Error> {
+        let folder = self.existing(user, name)?;
+        let start = Instant::now();
+        loop {
+            match lock(&folder, name) {
+                Err(Error::InUse(_)) if start.elapsed() < FALLS_ASLEEP => std::thread::sleep(LOOK_AGAIN),
+                other => return other.map(drop),
+            }
+        }
     }
 
     /// Whether the disk has room for more.

@@ -47,6 +47,7 @@ impl Drop for Scratch {
 pub fn kadenced(scratch: &Scratch) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kadenced"));
     command.env_clear().env("HOME", &scratch.0).env("KADENCE_STATE_DIR", scratch.path("state"));
+    command.env("KADENCE_BUS", "none"); // the machine's own bus is no business of tests
     command.stdin(Stdio::null());
     command
 }
