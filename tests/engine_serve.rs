@@ -14,6 +14,7 @@ use kadence::text::Event;
 fn settings() -> Settings {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/models/k3-s-f16.gguf");
     Settings {
+        paths: false,
         models: vec![ModelFile { name: "m".into(), path }],
         threads: 2,
         parallel: 4,

@@ -190,7 +190,8 @@ fn forks_and_exports_go_their_own_way() {
     drop(a);
     store.fork(USER, "a", "b", Some(200)).unwrap();
     let file = folder.path().join("a.kadence");
-    store.export(USER, "a", &file).unwrap();
+    let (_, mut exported) = store.export(USER, "a").unwrap();
+    std::io::copy(&mut exported, &mut std::fs::File::create(&file).unwrap()).unwrap();
     assert!(matches!(store.fork(USER, "a", "b", None), Err(Error::Exists(_))));
     assert!(matches!(store.fork(USER, "a", "c", Some(301)), Err(Error::Position { .. })));
     // What one says, the other doesn't hear.

@@ -7,16 +7,17 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::engine::{Ask, Done, Finish, Prompt, TokenChance};
+use crate::engine::{Ask, Done, Finish, KeepOpen, Prompt, Sampling, TokenChance};
 use crate::text::{Arguments, Chat, Effort, Event, Message, Reply, ResponseFormat, ToolChoice};
 
-use super::sampling::{Common, MOST_CHANCES, random};
+use super::sampling::{Common, Delivery, MOST_CHANCES, random};
 use super::stream::{Form, send};
-use super::{ApiError, Context, Peer};
+use super::{ApiError, Context, Limits, Peer};
 
 /// What chat has beyond [`Common`].
 #[derive(Deserialize)]
 struct Conversation {
+    #[serde(default)]
     messages: Vec<Message>,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
@@ -29,9 +30,6 @@ struct Conversation {
 impl Conversation {
     /// What the model is shown.
     fn chat(self, effort: Option<Effort>) -> Result<Chat, ApiError> {
-        if self.messages.is_empty() {
-            return Err(ApiError::parameter("messages", "there are no messages: send at least one"));
-        }
         let effort = match self.reasoning_effort.as_deref() {
             None => effort,
             Some("none" | "minimal") => None,
@@ -98,19 +96,16 @@ impl Conversation {
     }
 }
 
-/// Answers a conversation.
-pub(super) async fn complete(
-    State(context): State<Context>,
-    Extension(peer): Extension<Peer>,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let (place, bytes) = context.admit(peer, body).await?;
-    let common: Common = serde_json::from_slice(&bytes).map_err(|e| ApiError::json(&e))?;
-    let conversation: Conversation = serde_json::from_slice(&bytes).map_err(|e| ApiError::json(&e))?;
-    drop(bytes);
+/// What a request asks for, and how the answer is to be sent.
+pub(super) fn asked(body: &[u8], limits: &Limits) -> Result<(Ask, Delivery), ApiError> {
+    let common: Common = serde_json::from_slice(body).map_err(|e| ApiError::json(&e))?;
+    let conversation: Conversation = serde_json::from_slice(body).map_err(|e| ApiError::json(&e))?;
     common.check()?;
+    if conversation.messages.is_empty() {
+        return Err(ApiError::parameter("messages", "there are no messages: send at least one"));
+    }
     let logprobs = conversation.chances()?;
-    let chat = conversation.chat(context.limits.effort)?;
+    let chat = conversation.chat(limits.effort)?;
     let ask = Ask {
         model: common.model.clone(),
         session: common.session.clone(),
@@ -122,8 +117,43 @@ pub(super) async fn complete(
         logprobs,
         keep_open: common.keep_open()?,
     };
-    let form = Turn { reply: Reply::default(), call: random(), chances: logprobs.map(|_| Vec::new()) };
-    send(context.engine.ask(place, ask)?, form, common.delivery()).await
+    Ok((ask, common.delivery()))
+}
+
+/// What is only to be read, in a session: messages, or nothing for one that is to begin.
+pub(super) fn noted(body: &[u8], session: String, limits: &Limits) -> Result<Ask, ApiError> {
+    #[derive(Deserialize)]
+    struct Model {
+        model: Option<String>,
+    }
+    let Model { model } = serde_json::from_slice(body).map_err(|e| ApiError::json(&e))?;
+    let conversation: Conversation = serde_json::from_slice(body).map_err(|e| ApiError::json(&e))?;
+    let prompt = Prompt::Notes(Box::new(conversation.chat(limits.effort)?));
+    Ok(Ask {
+        model,
+        session: Some(session),
+        prompt,
+        limit: None,
+        sampling: Sampling::default(),
+        endless: false,
+        stops: Vec::new(),
+        logprobs: None,
+        keep_open: KeepOpen::Usual,
+    })
+}
+
+/// Answers a conversation.
+pub(super) async fn complete(
+    State(context): State<Context>,
+    Extension(peer): Extension<Peer>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let (place, bytes) = context.admit(peer, body).await?;
+    let (ask, delivery) = asked(&bytes, &context.limits)?;
+    drop(bytes);
+    let chances = ask.logprobs.map(|_| Vec::new());
+    let form = Turn { reply: Reply::default(), call: random(), chances };
+    send(context.engine.ask(place, ask)?, form, delivery).await
 }
 
 /// What the model says in its turn.

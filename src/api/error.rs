@@ -75,12 +75,6 @@ impl ApiError {
         ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
     }
 
-    /// A daemon that keeps no sessions.
-    pub(super) fn no_sessions() -> ApiError {
-        let message = "this kadenced keeps no sessions: set state_dir in its configuration";
-        ApiError::new(StatusCode::NOT_FOUND, "sessions_off", message)
-    }
-
     /// What can't be done with a session.
     pub(super) fn session(why: &Error) -> ApiError {
         let (status, code) = match why {
@@ -93,10 +87,21 @@ impl ApiError {
             Error::Newer { .. } => (StatusCode::CONFLICT, "session_too_new"),
             Error::Position { .. } => (StatusCode::BAD_REQUEST, "invalid_value"),
             Error::Limit { .. } => (StatusCode::FORBIDDEN, "quota_exceeded"),
+            Error::Archive { .. } => (StatusCode::BAD_REQUEST, "invalid_session_file"),
             Error::Full { .. } => (StatusCode::INSUFFICIENT_STORAGE, "disk_full"),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "session_failed"),
         };
         ApiError { param: Some("session"), ..ApiError::new(status, code, why.to_string()) }
+    }
+
+    /// What was read or said couldn't be saved.
+    pub(super) fn unsaved(why: &str) -> ApiError {
+        ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "session_unsaved", why)
+    }
+
+    /// Whether it says that there is no such session.
+    pub(super) fn is_missing(&self) -> bool {
+        self.code == "session_not_found"
     }
 
     /// OpenAI's word for the kind.
@@ -124,6 +129,8 @@ impl From<Refusal> for ApiError {
             Refusal::UserBusy { .. } => (StatusCode::TOO_MANY_REQUESTS, "busy"),
             Refusal::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
             Refusal::NoModel { .. } => (StatusCode::NOT_FOUND, "model_not_found"),
+            Refusal::ModelExists(_) => (StatusCode::CONFLICT, "model_exists"),
+            Refusal::NoSessions => (StatusCode::NOT_FOUND, "sessions_off"),
             Refusal::ModelUnusable { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "model_unusable"),
             Refusal::ModelFailed { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "model_failed"),
             Refusal::Empty => (StatusCode::BAD_REQUEST, "empty_prompt"),
@@ -135,7 +142,7 @@ impl From<Refusal> for ApiError {
             Refusal::Engine => (StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
         };
         let param = match &why {
-            Refusal::NoModel { .. } => Some("model"),
+            Refusal::NoModel { .. } | Refusal::ModelExists(_) => Some("model"),
             Refusal::Shape(_) => Some("response_format"),
             Refusal::TooLong { .. } | Refusal::Unreadable(_) => Some("messages"),
             _ => None,

@@ -12,6 +12,7 @@ mod reports;
 mod sampling;
 mod sessions;
 mod stream;
+mod transfer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,8 +78,12 @@ fn router(engine: Engine, limits: Arc<Limits>) -> Router {
         .route("/v1/completions", post(completions::complete))
         .route("/v1/models", get(reports::models))
         .route("/v1/models/{*name}", get(reports::model))
-        .route("/v1/sessions", get(sessions::list))
+        .route("/v1/sessions", get(sessions::list).post(sessions::create))
         .route("/v1/sessions/{name}", get(sessions::show).delete(sessions::delete))
+        .route("/v1/sessions/{name}/messages", get(sessions::messages).post(sessions::note))
+        .route("/v1/sessions/{name}/save", post(sessions::save))
+        .route("/v1/sessions/{name}/export", get(transfer::export))
+        .route("/v1/sessions/{name}/import", post(transfer::import))
         .route("/v1/sessions/{name}/fork", post(sessions::fork))
         .route("/v1/sessions/{name}/rewind", post(sessions::rewind))
         .route("/v1/status", get(reports::status))

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -12,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::engine::{ModelFile, ModelState};
 
 use super::body::Json;
-use super::{ApiError, Context};
+use super::{ApiError, Context, Peer};
 
 /// An engine that has had something to do for this long, and has done nothing, hangs.
 const HANGS: Duration = Duration::from_secs(600);
@@ -30,19 +31,20 @@ fn described(model: &ModelFile, state: &ModelState) -> Value {
 }
 
 /// The models that can be asked.
-pub(super) async fn models(State(context): State<Context>) -> Json {
+pub(super) async fn models(State(context): State<Context>, Extension(Peer { uid }): Extension<Peer>) -> Json {
     let state = context.engine.model().borrow().clone();
-    let models: Vec<Value> = context.engine.settings().models.iter().map(|m| described(m, &state)).collect();
+    let models: Vec<Value> = context.engine.models(uid).iter().map(|m| described(m, &state)).collect();
     Json(json!({"object": "list", "data": models}))
 }
 
 /// One of them.
 pub(super) async fn model(
     State(context): State<Context>,
+    Extension(Peer { uid }): Extension<Peer>,
     Path(name): Path<String>,
 ) -> Result<Json, ApiError> {
     let state = context.engine.model().borrow().clone();
-    Ok(Json(described(context.engine.model_named(Some(&name))?, &state)))
+    Ok(Json(described(&context.engine.model_named(uid, Some(&name))?, &state)))
 }
 
 /// What is open, who waits, what was done.

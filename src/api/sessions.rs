@@ -6,13 +6,15 @@ use axum::extract::{Path, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::engine::{AUTOMATIC, Refusal};
+use crate::engine::{AUTOMATIC, Ask, Begun, Done, Engine, Place, Refusal, Said};
 use crate::session::{Error, Store, Summary};
 
 use super::body::{self, Json};
-use super::{ApiError, Context, Peer};
+use super::chat::noted;
+use super::sampling::random;
+use super::{ApiError, Context, Limits, Peer};
 
-fn described(summary: &Summary) -> Value {
+pub(super) fn described(summary: &Summary) -> Value {
     json!({
         "id": summary.name, "object": "session", "created": summary.created, "updated": summary.updated,
         "tokens": summary.tokens, "turns": summary.turns, "bytes": summary.bytes,
@@ -22,14 +24,122 @@ fn described(summary: &Summary) -> Value {
 }
 
 /// Does something with the store, beside the thread of the connections: disks may be slow.
-async fn with<T: Send + 'static>(
-    context: &Context,
+pub(super) async fn with<T: Send + 'static>(
+    engine: &Engine,
     work: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let store = context.engine.settings().sessions.as_ref().map(|s| s.named.clone());
-    let store = store.ok_or_else(ApiError::no_sessions)?;
+    let store = engine.settings().sessions.as_ref().map(|s| s.named.clone()).ok_or(Refusal::NoSessions)?;
     let done = tokio::task::spawn_blocking(move || work(&store)).await;
     done.map_err(|_| ApiError::from(Refusal::Engine))?.map_err(|e| ApiError::session(&e))
+}
+
+/// A session's name, unless it is one that only automatic sessions have.
+pub(super) fn named(name: Option<String>) -> Result<String, ApiError> {
+    match name {
+        Some(name) if name.starts_with(AUTOMATIC) => Err(ApiError::session(&Error::Name(name))),
+        Some(name) => Ok(name),
+        None => Ok(format!("session-{:016x}", random())),
+    }
+}
+
+/// Has a session read what is only to be read, and tells what became of it.
+pub(super) async fn read(engine: &Engine, uid: u32, place: Place, ask: Ask) -> Result<Begun, ApiError> {
+    let mut answer = engine.ask(place, ask)?;
+    let mut begun = None;
+    loop {
+        match answer.next().await {
+            Some(Said::Begun(b)) => begun = Some(b),
+            Some(Said::Part(..)) => {}
+            Some(Said::Done(Done { unsaved: Some(why), .. })) => return Err(ApiError::unsaved(&why)),
+            Some(Said::Done(_)) => break,
+            Some(Said::Failed(why)) => return Err(why.into()),
+            None => return Err(Refusal::Engine.into()),
+        }
+    }
+    log::debug!("user {uid}: a session has read what it was given");
+    begun.ok_or_else(|| Refusal::Engine.into())
+}
+
+/// Begins a session, with what messages say, if there are any.
+///
+/// # Errors
+/// If there is one of this name, and as [`read`].
+pub(super) async fn begin(
+    engine: &Engine,
+    limits: &Limits,
+    uid: u32,
+    place: Place,
+    body: &[u8],
+) -> Result<Summary, ApiError> {
+    #[derive(Deserialize)]
+    struct New {
+        id: Option<String>,
+    }
+    let New { id } = serde_json::from_slice(body).map_err(|e| ApiError::json(&e))?;
+    let name = named(id)?;
+    let ask = noted(body, name.clone(), limits)?;
+    let id = name.clone();
+    match with(engine, move |store| store.show(uid, &id)).await {
+        Ok(_) => return Err(ApiError::session(&Error::Exists(name))),
+        Err(e) if e.is_missing() => {}
+        Err(e) => return Err(e),
+    }
+    read(engine, uid, place, ask).await?;
+    with(engine, move |store| store.show(uid, &name)).await.map(|(summary, ..)| summary)
+}
+
+/// Begins one.
+pub(super) async fn create(
+    State(context): State<Context>,
+    Extension(peer): Extension<Peer>,
+    body: Body,
+) -> Result<Json, ApiError> {
+    let (place, mut body) = context.admit(peer, body).await?;
+    if body.is_empty() {
+        body = b"{}".into();
+    }
+    let summary = begin(&context.engine, &context.limits, peer.uid, place, &body).await?;
+    Ok(Json(described(&summary)))
+}
+
+/// Has a session read messages that nobody answers.
+pub(super) async fn note(
+    State(context): State<Context>,
+    Extension(peer): Extension<Peer>,
+    Path(name): Path<String>,
+    body: Body,
+) -> Result<Json, ApiError> {
+    let (place, body) = context.admit(peer, body).await?;
+    let ask = noted(&body, name.clone(), &context.limits)?;
+    let begun = read(&context.engine, peer.uid, place, ask).await?;
+    let (summary, ..) = with(&context.engine, move |store| store.show(peer.uid, &name)).await?;
+    let mut session = described(&summary);
+    session["usage"] = json!({
+        "prompt_tokens": begun.prompt_tokens,
+        "prompt_tokens_details": {"cached_tokens": begun.cached_tokens},
+    });
+    Ok(Json(session))
+}
+
+/// What was said in one of them.
+pub(super) async fn messages(
+    State(context): State<Context>,
+    Extension(Peer { uid }): Extension<Peer>,
+    Path(name): Path<String>,
+) -> Result<Json, ApiError> {
+    let read = tokio::task::spawn_blocking(move || context.engine.messages(uid, &name)).await;
+    let messages = read.map_err(|_| Refusal::Engine)??;
+    Ok(Json(json!({"object": "list", "data": messages})))
+}
+
+/// What is on disk of one of them: all of it, since every turn is saved when it ends.
+pub(super) async fn save(
+    State(context): State<Context>,
+    Extension(Peer { uid }): Extension<Peer>,
+    Path(name): Path<String>,
+) -> Result<Json, ApiError> {
+    let (summary, ..) = with(&context.engine, move |store| store.show(uid, &name)).await?;
+    Ok(Json(described(&summary)))
 }
 
 /// The caller's sessions, the one used last first.
@@ -37,7 +147,7 @@ pub(super) async fn list(
     State(context): State<Context>,
     Extension(Peer { uid }): Extension<Peer>,
 ) -> Result<Json, ApiError> {
-    let all = with(&context, move |store| Ok(store.list(uid))).await?;
+    let all = with(&context.engine, move |store| Ok(store.list(uid))).await?;
     Ok(Json(json!({"object": "list", "data": all.iter().map(described).collect::<Vec<_>>()})))
 }
 
@@ -47,7 +157,7 @@ pub(super) async fn show(
     Extension(Peer { uid }): Extension<Peer>,
     Path(name): Path<String>,
 ) -> Result<Json, ApiError> {
-    let (summary, _, turns) = with(&context, move |store| store.show(uid, &name)).await?;
+    let (summary, _, turns) = with(&context.engine, move |store| store.show(uid, &name)).await?;
     let mut session = described(&summary);
     session["turn_tokens"] = turns.iter().map(|t| json!([t.start, t.end])).collect();
     Ok(Json(session))
@@ -60,7 +170,7 @@ pub(super) async fn delete(
     Path(name): Path<String>,
 ) -> Result<Json, ApiError> {
     let id = name.clone();
-    with(&context, move |store| store.delete(uid, &name)).await?;
+    with(&context.engine, move |store| store.delete(uid, &name)).await?;
     Ok(Json(json!({"id": id, "object": "session", "deleted": true})))
 }
 
@@ -80,10 +190,8 @@ pub(super) async fn fork(
     body: Body,
 ) -> Result<Json, ApiError> {
     let Fork { to, tokens } = parsed(&context, body).await?;
-    if to.starts_with(AUTOMATIC) {
-        return Err(ApiError::session(&Error::Name(to)));
-    }
-    let summary = with(&context, move |store| store.fork(uid, &name, &to, tokens)).await?;
+    let to = named(Some(to))?;
+    let summary = with(&context.engine, move |store| store.fork(uid, &name, &to, tokens)).await?;
     Ok(Json(described(&summary)))
 }
 
@@ -102,7 +210,7 @@ pub(super) async fn rewind(
     body: Body,
 ) -> Result<Json, ApiError> {
     let Rewind { tokens } = parsed(&context, body).await?;
-    let summary = with(&context, move |store| store.rewind(uid, &name, tokens)).await?;
+    let summary = with(&context.engine, move |store| store.rewind(uid, &name, tokens)).await?;
     Ok(Json(described(&summary)))
 }
 

@@ -116,7 +116,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
             let tokens = tokens.ok_or_else(|| Failure::usage("say where to: --turns N or --tokens N"))?;
             store.rewind(user(), name, tokens)
         }
-        Command::Export { name, file } => store.export(user(), name, file),
+        Command::Export { name, file } => {
+            let (summary, mut from) = store.export(user(), name).map_err(fail)?;
+            let to = std::fs::File::options().write(true).create_new(true).open(file);
+            let copied = to.and_then(|mut to| std::io::copy(&mut from, &mut to));
+            copied.map_err(|e| Failure::in_file(file, &e))?;
+            Ok(summary)
+        }
         Command::Import { file, name } => store.import(user(), name, file),
         Command::Delete { name } => return store.delete(user(), name).map_err(fail),
     };

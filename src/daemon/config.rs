@@ -135,6 +135,7 @@ impl Config {
             grace: seconds(self.grace_s, 5),
             engine: engine::Settings {
                 models: self.models()?,
+                paths: user,
                 threads: self.threads.unwrap_or_else(Pool::default_threads),
                 parallel: limits.parallel.unwrap_or(4),
                 queue: limits.queue.unwrap_or(64),

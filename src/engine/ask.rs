@@ -18,6 +18,8 @@ use super::sample::Sampling;
 pub enum Prompt {
     /// A conversation: the model answers.
     Chat(Box<Chat>),
+    /// What is to be added to a conversation, and only read: the answer is empty.
+    Notes(Box<Chat>),
     /// A text: the model goes on with it.
     Text(String),
     /// The same, already in tokens.
@@ -133,6 +135,9 @@ pub enum Refusal {
         /// What there is.
         known: Vec<String>,
     },
+    /// A model can't be added under this name.
+    #[error("{0:?} can't be the name of another model: choose one that isn't taken")]
+    ModelExists(String),
     /// The model's file can't be used.
     #[error("model {name} can't be opened: {why}")]
     ModelUnusable {
@@ -174,6 +179,9 @@ pub enum Refusal {
     /// The session can't go on.
     #[error("{0}")]
     Session(Arc<crate::session::Error>),
+    /// No sessions are kept.
+    #[error("this kadenced keeps no sessions: set state_dir in its configuration")]
+    NoSessions,
     /// A fault in the engine.
     #[error("the engine failed: see kadenced's log, and report it")]
     Engine,

@@ -1,11 +1,13 @@
 //! The engine, seen by those who ask it.
 
 use std::collections::HashMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::session::Reason;
 
@@ -19,6 +21,8 @@ use super::serve;
 pub struct Settings {
     /// The models that may be opened, the default first; at least one.
     pub models: Vec<ModelFile>,
+    /// Whether an absolute path is the name of a model too: only where everybody who asks is the user who runs this.
+    pub paths: bool,
     /// Threads that compute.
     pub threads: usize,
     /// Requests that are answered at the same time; at least one.
@@ -43,6 +47,10 @@ pub(super) enum Message {
     Prepared(u64, Result<Box<Ready>, Refusal>),
     /// Something has changed: look.
     Wake,
+    /// Close this model, or whichever is open, as soon as nobody uses it.
+    Unload(Option<String>),
+    /// Save what runs, and tell when that is done.
+    Save(oneshot::Sender<()>),
     /// No more requests; those that run are cut off at this time.
     Stop(Instant),
 }
@@ -111,7 +119,8 @@ struct Gate {
 
 /// What the model thread and those who ask share.
 pub(super) struct Shared {
-    pub(super) settings: Settings,
+    settings: RwLock<Arc<Settings>>,
+    given: Mutex<Vec<Given>>,
     pub(super) counters: Counters,
     gate: Mutex<Gate>,
     started: Instant,
@@ -125,7 +134,23 @@ pub(super) struct Shared {
     progress: AtomicU64,
 }
 
+/// A model whose file a user has handed over.
+struct Given {
+    user: u32,
+    model: ModelFile,
+    _file: OwnedFd,
+}
+
 impl Shared {
+    /// What to go by at present.
+    pub(super) fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn given(&self) -> std::sync::MutexGuard<'_, Vec<Given>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn gate(&self) -> std::sync::MutexGuard<'_, Gate> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,7 +175,7 @@ impl Place {
     }
 
     fn take(shared: &Arc<Shared>, user: u32) -> Result<Place, Refusal> {
-        let settings = &shared.settings;
+        let settings = shared.settings();
         let mut gate = shared.gate();
         if gate.stopping {
             return Err(Refusal::Stopping);
@@ -207,7 +232,8 @@ impl Engine {
         let (inbox, messages) = mpsc::channel();
         let (state, model) = watch::channel(ModelState::Closed);
         let shared = Arc::new(Shared {
-            settings,
+            settings: RwLock::new(Arc::new(settings)),
+            given: Mutex::default(),
             counters: Counters::default(),
             gate: Mutex::default(),
             started: Instant::now(),
@@ -237,29 +263,85 @@ impl Engine {
     /// # Errors
     /// [`Refusal::NoModel`], [`Refusal::Engine`].
     pub fn ask(&self, place: Place, ask: Ask) -> Result<Answer, Refusal> {
-        let model = self.model_named(ask.model.as_deref())?.clone();
+        let model = self.model_named(place.user, ask.model.as_deref())?;
         let (listener, said): (Listener, _) = tokio::sync::mpsc::channel(UNREAD);
         let queued = Box::new(Queued { ask, model, listener, place });
         self.inbox.send(Message::Ask(queued)).map_err(|_| Refusal::Engine)?;
         Ok(Answer { said, wake: Wake(self.inbox.clone()) })
     }
 
-    /// The model of this name; the default without one.
+    /// The models that this user may ask, the default first.
+    pub fn models(&self, user: u32) -> Vec<ModelFile> {
+        let given = self.shared.given();
+        let own = given.iter().filter(|g| g.user == user).map(|g| g.model.clone());
+        self.settings().models.iter().cloned().chain(own).collect()
+    }
+
+    /// The model that this user calls so; the default without a name.
     ///
     /// # Errors
     /// [`Refusal::NoModel`], with the names there are.
-    pub fn model_named(&self, name: Option<&str>) -> Result<&ModelFile, Refusal> {
-        let models = &self.shared.settings.models;
-        let found = name.map_or(models.first(), |name| models.iter().find(|m| m.name == name));
-        found.ok_or_else(|| Refusal::NoModel {
-            name: name.unwrap_or_default().to_owned(),
-            known: models.iter().map(|m| m.name.clone()).collect(),
-        })
+    pub fn model_named(&self, user: u32, name: Option<&str>) -> Result<ModelFile, Refusal> {
+        let mut models = self.models(user);
+        let found = name.map_or(Some(0), |name| models.iter().position(|m| m.name == name));
+        match (found, name) {
+            (Some(index), _) if index < models.len() => Ok(models.swap_remove(index)),
+            (_, Some(name)) if name.starts_with('/') && self.settings().paths => {
+                Ok(ModelFile { name: name.into(), path: name.into() })
+            }
+            _ => Err(Refusal::NoModel {
+                name: name.unwrap_or_default().to_owned(),
+                known: models.into_iter().map(|m| m.name).collect(),
+            }),
+        }
+    }
+
+    /// Adds a model for one user, whose file is handed over: so files can be used that this process couldn't open.
+    /// It replaces one of this name that the user has added before.
+    ///
+    /// # Errors
+    /// [`Refusal::ModelExists`] if everybody has one of this name.
+    pub fn give(&self, user: u32, name: &str, file: OwnedFd) -> Result<(), Refusal> {
+        if name.is_empty() || self.settings().models.iter().any(|m| m.name == name) {
+            return Err(Refusal::ModelExists(name.into()));
+        }
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let model = ModelFile { name: name.into(), path };
+        let mut given = self.shared.given();
+        given.retain(|g| (g.user, g.model.name.as_str()) != (user, name));
+        given.push(Given { user, model, _file: file });
+        Ok(())
+    }
+
+    /// Closes a model as soon as nobody uses it; whichever is open, without a name.
+    pub fn unload(&self, model: Option<&str>) {
+        let _ = self.inbox.send(Message::Unload(model.map(str::to_owned))); // without the thread none is open
+    }
+
+    /// Saves the sessions of requests that are being answered, as they are. They go on.
+    pub async fn save(&self) {
+        let (done, saved) = oneshot::channel();
+        if self.inbox.send(Message::Save(done)).is_ok() {
+            let _ = saved.await; // it ends, and saves everything
+        }
     }
 
     /// What it goes by.
-    pub fn settings(&self) -> &Settings {
-        &self.shared.settings
+    pub fn settings(&self) -> Arc<Settings> {
+        self.shared.settings()
+    }
+
+    /// Goes by other settings from now on. Threads and sessions stay as they are until a new start.
+    pub fn change(&self, settings: Settings) {
+        let mut now = self.shared.settings.write().unwrap_or_else(PoisonError::into_inner);
+        *now = Arc::new(Settings { threads: now.threads, sessions: now.sessions.clone(), ..settings });
+        drop(now);
+        Wake(self.inbox.clone()).wake();
+    }
+
+    /// Whether a request, or a saved turn's writing, is under way or waits.
+    pub fn busy(&self) -> bool {
+        self.shared.gate().total > 0 || self.shared.running.load(Ordering::Relaxed) > 0
     }
 
     /// What it has done.
@@ -276,7 +358,8 @@ impl Engine {
 
     /// How often requests went on from what, by reason.
     pub fn reuse(&self) -> Vec<(Reason, u64)> {
-        let Some(sessions) = &self.shared.settings.sessions else { return Vec::new() };
+        let settings = self.settings();
+        let Some(sessions) = &settings.sessions else { return Vec::new() };
         let automatic = sessions.automatic.counts().all();
         sessions.named.counts().all().zip(automatic).map(|((reason, a), (_, b))| (reason, a + b)).collect()
     }

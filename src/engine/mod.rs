@@ -18,6 +18,7 @@ mod serve;
 mod shares;
 mod speech;
 mod stops;
+mod transcript;
 
 pub use ask::{Answer, Ask, Begun, Done, KeepOpen, ModelFile, Prompt, Refusal, Said, TokenChance};
 pub use boxed::{BOXED_MODEL, boxed_model};

@@ -59,7 +59,11 @@ impl Reader {
         let constraint = self.speech.constraint(&prompt)?;
         match (session, prompt) {
             (Some(name), Prompt::Chat(chat)) => {
-                let (memory, new, room) = self.named(user, name, *chat)?;
+                let (memory, new, room) = self.named(user, name, *chat, true)?;
+                Ok(Ready { memory, new, room, constraint })
+            }
+            (Some(name), Prompt::Notes(chat)) => {
+                let (memory, new, room) = self.named(user, name, *chat, false)?;
                 Ok(Ready { memory, new, room, constraint })
             }
             (Some(_), _) => Err(Refusal::Unreadable("a session goes on with messages: use chat".into())),
@@ -84,10 +88,16 @@ impl Reader {
         room.ok_or_else(|| Refusal::TooLong { name: self.name.clone(), tokens, context })
     }
 
-    /// A session, what the messages add to it, and the room for the answer.
-    fn named(&self, user: u32, name: &str, mut chat: Chat) -> Result<(Memory, Vec<u32>, usize), Refusal> {
+    /// A session, what the messages add to it (with the beginning of an answer, or without), and the room for the answer.
+    fn named(
+        &self,
+        user: u32,
+        name: &str,
+        mut chat: Chat,
+        answer: bool,
+    ) -> Result<(Memory, Vec<u32>, usize), Refusal> {
         let Some(sessions) = &self.sessions else {
-            return Err(Refusal::Unreadable("this kadenced keeps no sessions: set state_dir".into()));
+            return Err(Refusal::NoSessions);
         };
         if name.starts_with(AUTOMATIC) {
             return Err(Refusal::Session(Arc::new(Error::Name(name.into()))));
@@ -98,7 +108,11 @@ impl Reader {
         if begun {
             chat.messages.insert(0, Message::new(Role::Assistant, "")); // stands for all that was said before
         }
-        let new = self.speech.chat_after(&chat, usize::from(begun))?;
+        let new = if answer || !chat.messages.is_empty() || !chat.tools.is_empty() {
+            self.speech.chat_after(&chat, usize::from(begun), answer)?
+        } else {
+            Vec::new()
+        };
         // A session may become longer than the context that the model was trained with; what is new may not.
         let room = self.room(new.len())?;
         session.say(&new).map_err(fail)?;

@@ -54,7 +54,7 @@ impl Run {
             constraint: None,
             voice: speech.voice(&prompt, ask.stops, ask.logprobs),
             memory: None,
-            limit: ask.limit.unwrap_or(usize::MAX),
+            limit: if matches!(prompt, Prompt::Notes(_)) { 0 } else { ask.limit.unwrap_or(usize::MAX) },
             endless: ask.endless,
             tokens: 0,
             unread_since: None,
@@ -75,6 +75,9 @@ impl Run {
             cached_tokens: memory.read(),
             session: memory.session().map(|(name, resumed)| (name.to_owned(), resumed)),
         }));
+        if self.limit == 0 && memory.unread() == 0 {
+            self.finish = Some(Finish::Length);
+        }
         self.memory = Some(memory);
         self.constraint = constraint;
     }
@@ -111,6 +114,15 @@ impl Run {
         self.memory.as_ref().map_or(0, Memory::bytes)
     }
 
+    /// Saves what is to be kept, as it is.
+    pub(super) fn save(&mut self) {
+        if let Some(Memory::Kept(session)) = &mut self.memory
+            && let Err(why) = session.save()
+        {
+            log::error!("request {}: {why}", self.number);
+        }
+    }
+
     /// Whether it has ended; to be asked between passes.
     pub(super) fn ended(&mut self, shared: &Shared, now: Instant, cut_off: bool) -> bool {
         if self.finish.is_some() {
@@ -120,7 +132,7 @@ impl Run {
             self.finish = Some(Finish::Cancelled);
         } else if self.listener.capacity() < ROOM {
             let since = *self.unread_since.get_or_insert(now);
-            if cut_off || now - since > shared.settings.patience {
+            if cut_off || now - since > shared.settings().patience {
                 self.finish = Some(Finish::Cancelled);
             }
         } else {
@@ -141,6 +153,10 @@ impl Run {
     /// # Errors
     /// If the answer can't go on in the shape that it has to have.
     pub(super) fn go_on(&mut self, logits: &[f32], stops: &[u32], shared: &Shared) -> Result<(), Refusal> {
+        if self.limit == 0 {
+            self.end(Finish::Length);
+            return Ok(());
+        }
         let token = self.choose(logits)?;
         self.tokens += 1;
         count(&shared.counters.tokens, 1);
@@ -190,7 +206,9 @@ impl Run {
         }
         let shared = shared.clone();
         let save = move || {
-            session.end_turn();
+            if !session.tokens().is_empty() {
+                session.end_turn();
+            }
             let saved = session.save();
             drop(session); // before the client knows, and goes on with it
             let unsaved = saved.err().map(|e| e.to_string());

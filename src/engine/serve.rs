@@ -71,6 +71,8 @@ pub(super) struct Server {
     stop: Option<Instant>,
     /// Tokens of a prompt that may be read in a pass while others wait for their next token.
     piece: usize,
+    /// The open model is to be closed when nobody uses it.
+    unwanted: bool,
 }
 
 impl Server {
@@ -94,6 +96,7 @@ impl Server {
             busy: Instant::now(),
             stop: None,
             piece: 64,
+            unwanted: false,
         }
     }
 
@@ -161,6 +164,9 @@ impl Server {
             // They wait for their prompts, or for readers.
             return Some(Some(LOOK_AGAIN));
         }
+        if std::mem::take(&mut self.unwanted) {
+            self.close("it was asked for");
+        }
         let limit = self.keep.filter(|_| self.open.is_some());
         let Some(limit) = limit else { return Some(None) };
         let left = limit.saturating_sub(now - self.busy);
@@ -177,6 +183,14 @@ impl Server {
             Message::Ask(queued) => self.queue.push(*queued),
             Message::Prepared(number, tokens) => self.begin(number, tokens),
             Message::Wake => {}
+            Message::Unload(name) => {
+                let meant = |open: &Open| name.as_ref().is_none_or(|name| *name == open.file.name);
+                self.unwanted = self.open.as_ref().is_some_and(meant);
+            }
+            Message::Save(done) => {
+                self.runs.iter_mut().for_each(Run::save);
+                let _ = done.send(()); // whoever asked may not wait any more
+            }
             Message::Stop(at) => {
                 self.stop = Some(at);
                 self.queue.drain().for_each(|q| q.refuse(Refusal::Stopping));
@@ -205,7 +219,7 @@ impl Server {
 
     /// Gives free places to those whose turn it is.
     fn admit(&mut self) {
-        while self.runs.len() < self.shared.settings.parallel {
+        while self.runs.len() < self.shared.settings().parallel {
             let users: Vec<u32> = self.runs.iter().map(|r| r.user).collect();
             let Some(next) = self.queue.next(&users) else { break };
             let model = self.queue.model(next).clone();
@@ -241,7 +255,7 @@ impl Server {
         self.shared.progressed();
         self.model.send_replace(ModelState::Opening(model.name.clone()));
         let start = Instant::now();
-        match Open::new(model, self.shared.settings.threads) {
+        match Open::new(model, self.shared.settings().threads) {
             Ok(open) => {
                 count(&self.shared.counters.opened, 1);
                 log::info!("model {} opened in {} ms", model.name, start.elapsed().as_millis());
@@ -270,7 +284,7 @@ impl Server {
             name: open.file.name.clone(),
             speech: open.speech.clone(),
             bound: open.bound.clone(),
-            sessions: self.shared.settings.sessions.clone(),
+            sessions: self.shared.settings().sessions.clone(),
         }
     }
 
@@ -279,7 +293,7 @@ impl Server {
         self.number += 1;
         let (number, user) = (self.number, queued.place.user());
         self.keep = match queued.ask.keep_open {
-            KeepOpen::Usual => self.shared.settings.idle,
+            KeepOpen::Usual => self.shared.settings().idle,
             KeepOpen::For(time) => Some(time),
             KeepOpen::Always => None,
         };

@@ -31,7 +31,8 @@ impl Speech {
         let tokens = match prompt {
             Prompt::Text(text) => self.tokenizer.encode(text, Special::Forbid),
             Prompt::Tokens(tokens) => tokens.clone(),
-            Prompt::Chat(chat) => self.chat_after(chat, 0)?,
+            Prompt::Chat(chat) => self.chat_after(chat, 0, true)?,
+            Prompt::Notes(chat) => self.chat_after(chat, 0, false)?,
         };
         if tokens.is_empty() {
             return Err(Refusal::Empty);
@@ -45,11 +46,16 @@ impl Speech {
         Ok(tokens)
     }
 
-    /// The tokens that messages add to a conversation that already has the first `known` of them.
-    pub(super) fn chat_after(&self, chat: &Chat, known: usize) -> Result<Vec<u32>, Refusal> {
+    /// The tokens that messages add to a conversation that already has the first `known` of them; with the beginning of
+    /// an answer, if there is to be one.
+    pub(super) fn chat_after(&self, chat: &Chat, known: usize, answer: bool) -> Result<Vec<u32>, Refusal> {
         let template = self.template.as_ref().map_err(|why| Refusal::Unreadable(why.clone()))?;
         let prompt = template.render_after(chat, known).and_then(|p| p.tokens(&self.tokenizer));
-        prompt.map(|p| p.tokens).map_err(|e| Refusal::Unreadable(e.to_string()))
+        let mut prompt = prompt.map_err(|e| Refusal::Unreadable(e.to_string()))?;
+        if !answer {
+            prompt.tokens.truncate(prompt.history);
+        }
+        Ok(prompt.tokens)
     }
 
     /// What the answer has to keep to, if the prompt asks for that.

@@ -2,7 +2,8 @@
 //! the session's files as tensors of bytes.
 
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Read, Seek, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use kadence_quant::Format;
@@ -17,20 +18,39 @@ use super::{Error, FORMAT_VERSION};
 const KIND: &str = "kadence-session";
 
 impl Store {
-    /// Writes a session that isn't open to a file.
+    /// A session that isn't open, as one file: it has no name yet, and is at its start.
     ///
     /// # Errors
-    /// If there is none, it is damaged or in use, the file is there already, or the disk refuses.
-    pub fn export(&self, user: u32, name: &str, to: &Path) -> Result<Summary, Error> {
+    /// If there is none, it is damaged or in use, or the disk refuses or is full.
+    pub fn export(&self, user: u32, name: &str) -> Result<(Summary, File), Error> {
         let (summary, ..) = self.show(user, name)?;
         let folder = self.folder(user, name)?;
         let _lock = lock(&folder, name)?;
         let (head, _) = self.sound(&folder, user, name)?;
-        let fail = |e: std::io::Error| Error::io("export to", to, e);
-        let out = File::options().write(true).create_new(true).open(to).map_err(fail)?;
-        let written = write(&folder, &head, BufWriter::new(out)).map_err(fail);
-        written.inspect_err(|_| _ = std::fs::remove_file(to))?;
-        Ok(summary)
+        let mut file = self.passage()?;
+        let written = write(&folder, &head, BufWriter::new(&mut file)).and_then(|()| file.rewind());
+        written.map_err(|e| Error::io("export", &folder, e))?;
+        Ok((summary, file))
+    }
+
+    /// A new file without a name, for what comes and goes. It vanishes when it is closed.
+    ///
+    /// # Errors
+    /// If the disk refuses or is full.
+    pub fn passage(&self) -> Result<File, Error> {
+        let root = self.0.root();
+        let made = self.0.disk.make_folder(root).and_then(|()| tempfile::tempfile_in(root));
+        let file = made.map_err(|e| Error::io("write in", root, e))?;
+        self.check_space()?;
+        Ok(file)
+    }
+
+    /// [`Store::import`] of a file that has no name.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn import_file(&self, user: u32, name: &str, from: &File) -> Result<Summary, Error> {
+        self.import(user, name, Path::new(&format!("/proc/self/fd/{}", from.as_raw_fd())))
     }
 
     /// Begins a session from a file that [`Store::export`] wrote. What it holds is checked as what lies on disk is: when

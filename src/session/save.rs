@@ -28,7 +28,7 @@ impl Session {
     /// If the disk refuses or is full, or at a limit: what was saved before is still there, and the session goes on in
     /// memory; the next save will try again.
     pub fn save(&mut self) -> Result<(), Error> {
-        self.check_space()?;
+        self.store.check_space(&self.folder)?;
         self.put_rows_away().map_err(|e| self.failed(e))?;
         self.keep_state()?;
         self.save_files()
@@ -36,17 +36,6 @@ impl Session {
 
     fn failed(&self, e: std::io::Error) -> Error {
         Error::io("save", &self.folder, e)
-    }
-
-    fn check_space(&self) -> Result<(), Error> {
-        const MB: u64 = 1_000_000;
-        let reserve = self.store.settings.limits.reserve;
-        let free = self.store.disk.free(&self.folder).map_err(|e| self.failed(e))?;
-        if free < reserve {
-            let path = self.folder.clone();
-            return Err(Error::Full { path, free: free / MB, reserve: reserve.div_ceil(MB) });
-        }
-        Ok(())
     }
 
     fn new_name(&mut self, kind: &str, ending: &str) -> String {

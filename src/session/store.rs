@@ -338,6 +338,14 @@ impl Store {
         std::fs::remove_dir_all(&folder).map_err(|e| Error::io("delete", &folder, e))
     }
 
+    /// Whether the disk has room for more.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if too little is free.
+    pub fn check_space(&self) -> Result<(), Error> {
+        self.0.check_space(&self.0.root)
+    }
+
     /// Whether a user may have one more session.
     pub(super) fn check_count(&self, user: u32) -> Result<(), Error> {
         let limit = self.0.settings.limits.sessions;
@@ -347,6 +355,23 @@ impl Store {
 }
 
 impl Inner {
+    /// The folder of all sessions.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Whether the disk of this folder has room for more.
+    pub fn check_space(&self, folder: &Path) -> Result<(), Error> {
+        const MB: u64 = 1_000_000;
+        let reserve = self.settings.limits.reserve;
+        let free = self.disk.free(folder).map_err(|e| Error::io("save", folder, e))?;
+        if free < reserve {
+            let path = folder.to_owned();
+            return Err(Error::Full { path, free: free / MB, reserve: reserve.div_ceil(MB) });
+        }
+        Ok(())
+    }
+
     pub fn folder(&self, user: u32, name: &str) -> PathBuf {
         self.root.join(user.to_string()).join(name)
     }

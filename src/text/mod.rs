@@ -24,6 +24,7 @@ mod pretokenize;
 mod shape;
 mod strftime;
 mod tokenizer;
+mod transcript;
 
 pub use chat::{
     Arguments, Chat, ChatError, Content, Effort, FunctionCall, Message, Part, Prompt, PromptTokens,
@@ -36,3 +37,4 @@ pub use parser::{Event, Parser, Reply};
 pub use pretokenize::pieces;
 pub use shape::{Shape, ShapeError};
 pub use tokenizer::{SUPPORTED_PRE, Special, TokenKind, Tokenizer, Vocabulary, VocabularyError};
+pub use transcript::messages;

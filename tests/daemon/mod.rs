@@ -60,6 +60,11 @@ pub struct Daemon {
 impl Daemon {
     /// With a configuration; it gets a socket and, if it names none, a small model.
     pub async fn start(config: &str) -> Daemon {
+        Daemon::start_with(config, |command| command).await
+    }
+
+    /// The same, with more to its command line or environment.
+    pub async fn start_with(config: &str, more: impl FnOnce(&mut Command) -> &mut Command) -> Daemon {
         let scratch = Scratch::new();
         let file = scratch.path("kadence.toml");
         std::fs::write(&file, config).unwrap();
@@ -69,7 +74,7 @@ impl Daemon {
         if !config.contains("model") {
             command.arg("--model").arg(model("k3-s-f16"));
         }
-        let child = command.spawn().unwrap();
+        let child = more(&mut command).spawn().unwrap();
         let daemon = Daemon { child, socket, scratch };
         daemon.ready().await;
         daemon
