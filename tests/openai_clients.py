@@ -1,6 +1,7 @@
 """Drives kadenced with the official `openai` package: KADENCED MODELS"""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -95,6 +96,15 @@ def completions():
     assert whole.choices[0].text == "".join(c.choices[0].text for c in client().completions.create(**ask, stream=True))
 
 
+def an_answer_has_the_schema_that_is_asked_for():
+    schema = {"type": "object", "required": ["kind", "legs"], "additionalProperties": False,
+              "properties": {"kind": {"enum": ["fox", "hare"]}, "legs": {"type": "integer", "minimum": 0, "maximum": 8}}}
+    form = {"type": "json_schema", "json_schema": {"name": "animal", "strict": True, "schema": schema}}
+    answer = client().chat.completions.create(model="k3", messages=hello, response_format=form, max_tokens=200, seed=1)
+    animal = json.loads(answer.choices[0].message.content)
+    assert animal["kind"] in ("fox", "hare") and 0 <= animal["legs"] <= 8
+
+
 def errors_are_typed():
     def code(error, call):
         try:
@@ -141,7 +151,7 @@ try:
     tests = [
         models_are_listed, chat_is_the_same_whole_and_streamed, what_was_said_is_not_read_again,
         chat_helper_puts_the_stream_together, completions,
-        errors_are_typed, many_at_once, leaving_a_stream_stops_the_model,
+        an_answer_has_the_schema_that_is_asked_for, errors_are_typed, many_at_once, leaving_a_stream_stops_the_model,
     ]
     for test in tests:
         test()
