@@ -75,7 +75,7 @@ fn a_users_configuration_is_found_and_its_paths_are_its_own() {
     assert!(all.contains("socket = \"/run/user/7/kadence/kadence.sock\""), "{all}");
     assert!(all.contains(".config/kadence/./m.gguf") && all.contains("model = \"m\""), "{all}");
     let all = fine(&check(&scratch, &[], &["--user"]));
-    let socket = scratch.path(".local/state/kadence/kadence.sock");
+    let socket = scratch.path("state/kadence.sock");
     assert!(all.contains(&format!("socket = {socket:?}")), "without XDG_RUNTIME_DIR: {all}");
     let elsewhere = scratch.path("x/kadence/kadence.toml");
     write(&elsewhere, "threads = 5\n");
