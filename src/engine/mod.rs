@@ -7,6 +7,7 @@
 mod ask;
 mod boxed;
 mod constraint;
+mod facts;
 mod generate;
 mod handle;
 mod memory;
@@ -23,6 +24,7 @@ mod transcript;
 
 pub use ask::{Answer, Ask, Begun, Done, KeepOpen, ModelFile, Prompt, Refusal, Said, TokenChance};
 pub use boxed::{BOXED_MODEL, boxed_model};
+pub use facts::Facts;
 pub use generate::{Conversation, Finish, Generation, Generator, Request, Unsaved};
 pub use handle::{Counters, Engine, ModelState, Place, Settings};
 pub use recall::{AUTOMATIC, Sessions};

@@ -4,9 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use zbus::interface;
 
-use crate::engine::ModelFile;
-use crate::gguf::Gguf;
-use crate::model::Config;
+use crate::engine::{Facts, ModelFile};
 
 use super::Context;
 use super::manager::state;
@@ -16,36 +14,6 @@ pub(super) struct Model {
     context: Arc<Context>,
     file: ModelFile,
     facts: OnceLock<Option<Facts>>,
-}
-
-/// What the file says.
-struct Facts {
-    architecture: &'static str,
-    quantization: String,
-    context: u32,
-    bytes: u64,
-}
-
-impl Facts {
-    fn read(file: &ModelFile) -> Option<Facts> {
-        let gguf = Gguf::open(&file.path).ok()?;
-        let config = Config::read(gguf.metadata()).ok()?;
-        let mut formats: Vec<(&str, u64)> = Vec::new();
-        for tensor in gguf.tensors() {
-            let (name, bytes) = (tensor.format().name(), tensor.span().len() as u64);
-            match formats.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, total)) => *total += bytes,
-                None => formats.push((name, bytes)),
-            }
-        }
-        let most = formats.iter().max_by_key(|(_, bytes)| *bytes)?;
-        Some(Facts {
-            architecture: config.architecture.name(),
-            quantization: most.0.to_owned(),
-            context: config.context as u32,
-            bytes: gguf.files().map(|(_, bytes)| bytes).sum(),
-        })
-    }
 }
 
 impl Model {
