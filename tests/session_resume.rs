@@ -137,7 +137,8 @@ fn sessions_dont_disturb_each_other() {
     let mut b = store.open(USER, "b", &runner.bound).unwrap();
     let (logits, count) = turn(&mut runner, &mut b, &tokens(10, 3));
     assert_eq!(count, 10);
-    assert!(difference(&logits, &cold(&mut runner, &[&texts[1][..], &tokens(10, 3)].concat())) < 1e-4);
+    let far = difference(&logits, &cold(&mut runner, &[&texts[1][..], &tokens(10, 3)].concat()));
+    assert!(far < 1e-3, "{far}"); // chunks that begin elsewhere round otherwise; another session's state is far off
     assert!(matches!(store.open(USER, "b", &runner.bound), Err(Error::InUse(_))));
     assert!(matches!(store.open(USER, "../b", &runner.bound), Err(Error::Name(_))));
     assert_eq!(store.list(USER).len(), 2);
