@@ -25,13 +25,22 @@ pub(super) fn described(summary: &Summary) -> Value {
     })
 }
 
-/// Does something with the store, beside the thread of the connections: disks may be slow.
+/// Does something with the store, beside the thread of the connections: disks may be slow. What the disk wouldn't take of
+/// the user's sessions is saved first, if it can be.
 pub(super) async fn with<T: Send + 'static>(
     engine: &Engine,
+    uid: u32,
     work: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let store = engine.settings().sessions.as_ref().map(|s| s.named.clone()).ok_or(Refusal::NoSessions)?;
-    let done = tokio::task::spawn_blocking(move || work(&store)).await;
+    let sessions = engine.settings().sessions.clone().ok_or(Refusal::NoSessions)?;
+    let work = move || {
+        let saved = sessions.unsaved.save(Some(uid));
+        match (work(&sessions.named), saved) {
+            (Err(Error::InUse(_)), Err(why)) => Err(why), // it is in use because it can't be saved
+            (done, _) => done,
+        }
+    };
+    let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|_| ApiError::from(Refusal::Engine))?.map_err(|e| ApiError::session(&e))
 }
 
@@ -41,6 +50,13 @@ pub(super) fn named(name: Option<String>) -> Result<String, ApiError> {
         Some(name) if name.starts_with(AUTOMATIC) => Err(ApiError::session(&Error::Name(name))),
         Some(name) => Ok(name),
         None => Ok(format!("session-{:016x}", random())),
+    }
+}
+
+/// Lets go of what the disk wouldn't take of a session that is to be deleted.
+pub(super) fn let_go(engine: &Engine, uid: u32, name: &str) {
+    if let Some(sessions) = &engine.settings().sessions {
+        sessions.unsaved.remove(uid, name);
     }
 }
 
@@ -81,13 +97,13 @@ pub(super) async fn begin(
     let name = named(id)?;
     let ask = noted(body, name.clone(), limits)?;
     let id = name.clone();
-    match with(engine, move |store| store.show(uid, &id)).await {
+    match with(engine, uid, move |store| store.show(uid, &id)).await {
         Ok(_) => return Err(ApiError::session(&Error::Exists(name))),
         Err(e) if e.is_missing() => {}
         Err(e) => return Err(e),
     }
     read(engine, uid, place, ask).await?;
-    with(engine, move |store| store.show(uid, &name)).await.map(|(summary, ..)| summary)
+    with(engine, uid, move |store| store.show(uid, &name)).await.map(|(summary, ..)| summary)
 }
 
 /// Begins one.
@@ -114,7 +130,7 @@ pub(super) async fn note(
     let (place, body) = context.admit(peer, body).await?;
     let ask = noted(&body, name.clone(), &context.limits)?;
     let begun = read(&context.engine, peer.uid, place, ask).await?;
-    let (summary, ..) = with(&context.engine, move |store| store.show(peer.uid, &name)).await?;
+    let (summary, ..) = with(&context.engine, peer.uid, move |store| store.show(peer.uid, &name)).await?;
     let mut session = described(&summary);
     session["usage"] = json!({
         "prompt_tokens": begun.prompt_tokens,
@@ -146,7 +162,7 @@ pub(super) async fn save(
     let start = Instant::now();
     loop {
         let id = name.clone();
-        match with(&context.engine, move |store| store.settled(uid, &id)).await {
+        match with(&context.engine, uid, move |store| store.settled(uid, &id)).await {
             Ok(summary) => return Ok(Json(described(&summary))),
             Err(why) if why.is_busy() && start.elapsed() < SETTLES => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -161,7 +177,7 @@ pub(super) async fn list(
     State(context): State<Context>,
     Extension(Peer { uid }): Extension<Peer>,
 ) -> Result<Json, ApiError> {
-    let all = with(&context.engine, move |store| Ok(store.list(uid))).await?;
+    let all = with(&context.engine, uid, move |store| Ok(store.list(uid))).await?;
     Ok(Json(json!({"object": "list", "data": all.iter().map(described).collect::<Vec<_>>()})))
 }
 
@@ -171,7 +187,7 @@ pub(super) async fn show(
     Extension(Peer { uid }): Extension<Peer>,
     Path(name): Path<String>,
 ) -> Result<Json, ApiError> {
-    let (summary, _, turns) = with(&context.engine, move |store| store.show(uid, &name)).await?;
+    let (summary, _, turns) = with(&context.engine, uid, move |store| store.show(uid, &name)).await?;
     let mut session = described(&summary);
     session["turn_tokens"] = turns.iter().map(|t| json!([t.start, t.end])).collect();
     Ok(Json(session))
@@ -184,7 +200,8 @@ pub(super) async fn delete(
     Path(name): Path<String>,
 ) -> Result<Json, ApiError> {
     let id = name.clone();
-    with(&context.engine, move |store| store.delete(uid, &name)).await?;
+    let_go(&context.engine, uid, &name);
+    with(&context.engine, uid, move |store| store.delete(uid, &name)).await?;
     Ok(Json(json!({"id": id, "object": "session", "deleted": true})))
 }
 
@@ -205,7 +222,7 @@ pub(super) async fn fork(
 ) -> Result<Json, ApiError> {
     let Fork { to, tokens } = parsed(&context, body).await?;
     let to = named(Some(to))?;
-    let summary = with(&context.engine, move |store| store.fork(uid, &name, &to, tokens)).await?;
+    let summary = with(&context.engine, uid, move |store| store.fork(uid, &name, &to, tokens)).await?;
     Ok(Json(described(&summary)))
 }
 
@@ -224,7 +241,7 @@ pub(super) async fn rewind(
     body: Body,
 ) -> Result<Json, ApiError> {
     let Rewind { tokens } = parsed(&context, body).await?;
-    let summary = with(&context.engine, move |store| store.rewind(uid, &name, tokens)).await?;
+    let summary = with(&context.engine, uid, move |store| store.rewind(uid, &name, tokens)).await?;
     Ok(Json(described(&summary)))
 }
 

@@ -29,7 +29,7 @@ pub(super) async fn export(
     Extension(Peer { uid }): Extension<Peer>,
     Path(name): Path<String>,
 ) -> Result<Response, ApiError> {
-    let (_, file) = with(&context.engine, move |store| store.export(uid, &name)).await?;
+    let (_, file) = with(&context.engine, uid, move |store| store.export(uid, &name)).await?;
     let length = file.metadata().map_or(0, |m| m.len());
     let mut response = Body::from_stream(stream::unfold(file, piece)).into_response();
     let headers = response.headers_mut();
@@ -60,14 +60,14 @@ pub(super) async fn import(
     body: Body,
 ) -> Result<Json, ApiError> {
     let name = named(Some(name))?;
-    let file = with(&context.engine, |store| store.passage()).await?;
-    let file = receive(&context, body, file).await?;
-    let summary = with(&context.engine, move |store| store.import_file(uid, &name, &file)).await?;
+    let file = with(&context.engine, uid, |store| store.passage()).await?;
+    let file = receive(&context, uid, body, file).await?;
+    let summary = with(&context.engine, uid, move |store| store.import_file(uid, &name, &file)).await?;
     Ok(Json(described(&summary)))
 }
 
 /// Writes a body to a file, as long as it keeps coming and the disk has room.
-async fn receive(context: &Context, mut body: Body, mut file: File) -> Result<File, ApiError> {
+async fn receive(context: &Context, uid: u32, mut body: Body, mut file: File) -> Result<File, ApiError> {
     let wait = context.limits.arrival;
     for number in 1.. {
         let frame = tokio::time::timeout(wait, body.frame()).await;
@@ -79,7 +79,7 @@ async fn receive(context: &Context, mut body: Body, mut file: File) -> Result<Fi
         result.map_err(|e| ApiError::unsaved(&format!("the file can't be kept while it comes: {e}")))?;
         file = back;
         if number % LOOK == 0 {
-            with(&context.engine, |store| store.check_space()).await?;
+            with(&context.engine, uid, |store| store.check_space()).await?;
         }
     }
     Ok(file)

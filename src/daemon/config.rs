@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::api;
 use crate::compute::Pool;
 use crate::engine::{self, BOXED_MODEL, ModelFile, Sessions, boxed_model};
-use crate::session::{Codec, RealDisk, Settings, Store};
+use crate::session::{Codec, RealDisk, Settings, Store, Unsaved};
 use crate::text::Effort;
 
 use super::layers::{self, is_file};
@@ -235,6 +235,7 @@ impl SessionsEntry {
             named: store(codec("codec", &self.codec, Settings::default().codec)?),
             automatic: store(codec("automatic_codec", &self.automatic_codec, Codec::Exact)?),
             slots: self.automatic.unwrap_or(USUAL_SLOTS),
+            unsaved: Unsaved::default(),
         })
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::model::Config;
-use crate::session::{Bound, Error, Session, Store};
+use crate::session::{Bound, Error, Session, Store, Unsaved};
 use crate::text::{Chat, Message, Role};
 
 use super::ask::{Prompt, Refusal};
@@ -27,6 +27,8 @@ pub struct Sessions {
     pub automatic: Store,
     /// Automatic sessions of each user; none with 0.
     pub slots: usize,
+    /// Those with names that couldn't be saved.
+    pub unsaved: Unsaved,
 }
 
 /// The model that is open, as far as prompts have to know it.
@@ -104,7 +106,10 @@ impl Reader {
             return Err(Refusal::Session(Arc::new(Error::Name(name.into()))));
         }
         let fail = |e: Error| Refusal::Session(Arc::new(e));
-        let mut session = sessions.named.open(user, name, &self.bound).map_err(fail)?;
+        let mut session = match sessions.unsaved.take(user, name, &self.bound) {
+            Some(session) => session,
+            None => sessions.named.open(user, name, &self.bound).map_err(fail)?,
+        };
         let begun = !session.turn_ends().is_empty();
         if begun {
             chat.messages.insert(0, Message::new(Role::Assistant, "")); // stands for all that was said before

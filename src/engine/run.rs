@@ -10,7 +10,7 @@ use super::generate::Finish;
 use super::handle::{Place, Shared, count};
 use super::memory::Memory;
 use super::queue::Queued;
-use super::recall::Ready;
+use super::recall::{AUTOMATIC, Ready};
 use super::sample::Sampler;
 use super::speech::{Heard, Speech, Voice};
 
@@ -209,11 +209,16 @@ impl Run {
             if !session.tokens().is_empty() {
                 session.end_turn();
             }
-            let saved = session.save();
-            drop(session); // before the client knows, and goes on with it
-            let unsaved = saved.err().map(|e| e.to_string());
+            let unsaved = session.save().err().map(|e| e.to_string());
             if let Some(why) = &unsaved {
                 log::error!("request {}: {why}", self.number);
+            }
+            // Before the client knows, and goes on with it.
+            match &shared.settings().sessions {
+                Some(sessions) if unsaved.is_some() && !session.name().starts_with(AUTOMATIC) => {
+                    sessions.unsaved.keep(*session);
+                }
+                _ => drop(session),
             }
             self.done(unsaved, &shared);
         };

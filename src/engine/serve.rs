@@ -117,8 +117,17 @@ impl Server {
                 queued.refuse(Refusal::Stopping);
             }
         }
-        for thread in self.saving {
+        for thread in self.saving.drain(..) {
             let _ = thread.join(); // it has said what went wrong
+        }
+        self.save_unsaved();
+    }
+
+    /// Tries once more with what the disk wouldn't take.
+    fn save_unsaved(&self) {
+        let sessions = &self.shared.settings().sessions;
+        if let Some(Err(why)) = sessions.as_ref().map(|s| s.unsaved.save(None)) {
+            log::error!("not all is saved: {why}");
         }
     }
 
@@ -189,6 +198,7 @@ impl Server {
             }
             Message::Save(done) => {
                 self.runs.iter_mut().for_each(Run::save);
+                self.save_unsaved();
                 let _ = done.send(()); // whoever asked may not wait any more
             }
             Message::Stop(at) => {

@@ -16,7 +16,11 @@ impl Engine {
     /// If there is no such session, it is damaged, or none of the user's models has its vocabulary.
     pub fn messages(&self, user: u32, session: &str) -> Result<Vec<Message>, Refusal> {
         let settings = self.settings();
-        let store = settings.sessions.as_ref().map(|s| &s.named).ok_or(Refusal::NoSessions)?;
+        let sessions = settings.sessions.as_ref().ok_or(Refusal::NoSessions)?;
+        if let Err(why) = sessions.unsaved.save(Some(user)) {
+            log::warn!("only what is saved is shown: {why}");
+        }
+        let store = &sessions.named;
         let fail = |e| Refusal::Session(Arc::new(e));
         let (summary, tokens, _) = store.show(user, session).map_err(fail)?;
         let file = self.models(user).into_iter().find_map(|model| {

@@ -31,6 +31,7 @@ mod save;
 mod snapshot;
 mod store;
 mod token_log;
+mod unsaved;
 
 use std::fmt;
 use std::io;
@@ -43,6 +44,7 @@ pub use kadence_quant::state::Codec;
 pub use live::Session;
 pub use snapshot::sleep_and_wake;
 pub use store::{Bound, Limits, Settings, Store, Summary, Turn};
+pub use unsaved::Unsaved;
 
 /// Version of the files of a session. Newer ones are refused.
 pub const FORMAT_VERSION: u32 = 1;

@@ -149,7 +149,7 @@ impl Manager {
             self.0.engine.model_named(caller.uid, model.as_deref())?;
         }
         let (uid, id) = (caller.uid, name.clone());
-        with(&self.0.engine, move |store| store.show(uid, &id)).await?;
+        with(&self.0.engine, uid, move |store| store.show(uid, &id)).await?;
         self.0.export(connection, uid, &name, model).await
     }
 
@@ -164,7 +164,7 @@ impl Manager {
     ) -> Result<Vec<SessionEntry>, BusError> {
         let Caller { uid, .. } = self.0.caller(connection, &header).await?;
         let prefix = options::text(&mut options::json(&filter, &["prefix"])?, "prefix")?.unwrap_or_default();
-        let all = with(&self.0.engine, move |store| Ok::<_, Error>(store.list(uid))).await?;
+        let all = with(&self.0.engine, uid, move |store| Ok::<_, Error>(store.list(uid))).await?;
         let wanted = all.iter().filter(|s| s.name.starts_with(&prefix) && !s.name.starts_with(AUTOMATIC));
         let mut sessions = Vec::new();
         for s in wanted {
@@ -195,7 +195,7 @@ impl Manager {
         let name = named(options::text(&mut options, "name")?)?;
         let model = options::text(&mut options, "model")?;
         let (file, id) = (File::from(OwnedFd::from(file)), name.clone());
-        with(&self.0.engine, move |store| store.import_file(uid, &id, &file)).await?;
+        with(&self.0.engine, uid, move |store| store.import_file(uid, &id, &file)).await?;
         self.0.export(connection, uid, &name, model).await
     }
 

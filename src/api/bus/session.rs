@@ -12,7 +12,7 @@ use zbus::names::BusName;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, OwnedObjectPath, OwnedVariant, interface};
 
-use crate::api::sessions::{named, read, with};
+use crate::api::sessions::{let_go, named, read, with};
 use crate::api::{ApiError, chat};
 use crate::session::Summary;
 
@@ -118,7 +118,7 @@ impl Session {
 
     async fn summary(&self) -> Result<Summary, BusError> {
         let (uid, name) = (self.uid, self.name.clone());
-        Ok(with(&self.context.engine, move |store| store.show(uid, &name)).await?.0)
+        Ok(with(&self.context.engine, uid, move |store| store.show(uid, &name)).await?.0)
     }
 }
 
@@ -242,7 +242,7 @@ impl Session {
         let tokens =
             tokens.map(|n| n.ok_or_else(|| BusError::InvalidOption("tokens has to be a number".into())));
         let (uid, from, name, tokens) = (self.uid, self.name.clone(), to.clone(), tokens.transpose()?);
-        with(&self.context.engine, move |store| store.fork(uid, &from, &name, tokens)).await?;
+        with(&self.context.engine, uid, move |store| store.fork(uid, &from, &name, tokens)).await?;
         self.context.export(connection, self.uid, &to, self.model.clone()).await
     }
 
@@ -256,7 +256,7 @@ impl Session {
         self.owner(connection, &header).await?;
         let (uid, name) = (self.uid, self.name.clone());
         let tokens = usize::try_from(tokens).unwrap_or(usize::MAX);
-        with(&self.context.engine, move |store| store.rewind(uid, &name, tokens)).await?;
+        with(&self.context.engine, uid, move |store| store.rewind(uid, &name, tokens)).await?;
         Ok(())
     }
 
@@ -284,7 +284,7 @@ impl Session {
         self.owner(connection, &header).await?;
         options::json(&options, &[])?;
         let (uid, name) = (self.uid, self.name.clone());
-        let (_, mut from) = with(&self.context.engine, move |store| store.export(uid, &name)).await?;
+        let (_, mut from) = with(&self.context.engine, uid, move |store| store.export(uid, &name)).await?;
         let mut to = File::from(OwnedFd::from(file));
         let copied = tokio::task::spawn_blocking(move || std::io::copy(&mut from, &mut to)).await;
         copied.map_err(|e| BusError::Failed(e.to_string()))??;
@@ -300,7 +300,7 @@ impl Session {
         self.owner(connection, &header).await?;
         Requests::end(&self.requests, 0);
         let (uid, name) = (self.uid, self.name.clone());
-        with(&self.context.engine, move |store| store.asleep(uid, &name)).await?;
+        with(&self.context.engine, uid, move |store| store.asleep(uid, &name)).await?;
         Ok(())
     }
 
@@ -321,9 +321,11 @@ impl Session {
         #[zbus(header)] header: Header<'_>,
         #[zbus(connection)] connection: &Connection,
     ) -> Result<(), BusError> {
-        self.suspend(header, connection).await?;
+        self.owner(connection, &header).await?;
         let (uid, name) = (self.uid, self.name.clone());
-        with(&self.context.engine, move |store| store.delete(uid, &name)).await?;
+        let_go(&self.context.engine, uid, &name);
+        self.suspend(header, connection).await?;
+        with(&self.context.engine, uid, move |store| store.delete(uid, &name)).await?;
         self.context.withdraw(connection, self.uid, &self.name);
         Ok(())
     }
