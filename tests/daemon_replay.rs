@@ -55,10 +55,8 @@ async fn mounted(scratch: Scratch, first: &str) -> Option<Daemon> {
     std::fs::create_dir_all(scratch.path("state")).unwrap();
     command.arg(scratch.path("state")).arg(env!("CARGO_BIN_EXE_kadenced"));
     command.arg("--socket").arg(&socket).args(["--model", &daemon::model("k3-s-f16")]);
-    command
-        .env("HOME", &scratch.0)
-        .env("KADENCE_STATE_DIR", scratch.path("state"))
-        .env("KADENCE_BUS", "none");
+    let own = daemon::kadenced(&scratch); // its environment is that of every test
+    command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let daemon = Daemon { child: command.spawn().unwrap(), socket, scratch };
     daemon.ready().await;
     Some(daemon)
@@ -250,13 +248,9 @@ async fn the_clock_may_jump() {
     let clock = scratch.path("clock");
     let set = |offset: &str| std::fs::write(&clock, offset).unwrap();
     set("+0");
-    let fake = |command: &mut Command| {
+    let mut daemon = Daemon::start_with("", |command| {
         command.env("LD_PRELOAD", &library).env("FAKETIME_TIMESTAMP_FILE", &clock);
-        command.env("FAKETIME_NO_CACHE", "1").env("DONT_FAKE_MONOTONIC", "1");
-    };
-    let mut daemon = Daemon::start_with("", |c| {
-        fake(c);
-        c
+        command.env("FAKETIME_NO_CACHE", "1").env("DONT_FAKE_MONOTONIC", "1")
     })
     .await;
     let mut before = 0;
