@@ -6,6 +6,7 @@
 //! - [`activation`]: activations, and their quantized form.
 //! - [`mod@product`]: what a product is, and the portable products, the reference for every other path.
 //! - `avx2`: the fast products: rows are unfolded to integers, and those multiplied.
+//! - [`peak`]: what the processor could do at most.
 //! - [`state`]: codecs of stored session states, which are no GGUF formats.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -17,6 +18,7 @@ mod decode;
 mod encode;
 pub mod format;
 mod grids;
+pub mod peak;
 pub mod product;
 mod simd;
 pub mod state;
