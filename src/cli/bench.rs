@@ -171,13 +171,13 @@ fn report(
             .collect();
         let bandwidth: Vec<_> =
             limits.iter().map(|(t, l)| json!({ "threads": t, "bytes_per_second": l.memory })).collect();
-        let multiplications: Vec<_> = limits
+        let peak: Vec<_> = limits
             .iter()
-            .map(|(t, l)| json!({ "threads": t, "integers_per_second": l.integers, "floats_per_second": l.floats }))
+            .map(|(t, l)| json!({ "threads": t, "integer_macs_per_second": l.integers, "float_macs_per_second": l.floats }))
             .collect();
         let report = json!({
             "model": args.model, "kernels": kadence_quant::kernels(), "weight_bytes_per_token": bytes,
-            "read_bandwidth": bandwidth, "multiplications": multiplications, "runs": runs,
+            "read_bandwidth": bandwidth, "peak": peak, "runs": runs,
         });
         writeln!(out, "{report:#}")?;
         return Ok(());
