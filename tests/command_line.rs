@@ -233,8 +233,8 @@ fn bench_says_where_the_time_goes() {
     let file = Gguf::open(&model).unwrap();
     let size = |key: &str| f64::from(file.metadata().u32(&format!("kimi-k3.{key}")).unwrap());
     let row = 3.0 * 2.0 * (size("attention.kv_lora_rank") + size("rope.dimension_count"));
-    assert_eq!(number(1, "MLA attention", "memory_bytes"), (33.0 + 34.0 + 35.0 + 36.0) * row);
-    assert_eq!(number(0, "MLA attention", "memory_bytes"), 48.0 * row);
+    assert_eq!(number(1, "MLA attention", "state_bytes"), (33.0 + 34.0 + 35.0 + 36.0) * row);
+    assert_eq!(number(0, "MLA attention", "state_bytes"), 48.0 * row);
 
     let table = output(&args);
     let parts = report["runs"][1]["parts"].as_array().unwrap();

@@ -97,18 +97,18 @@ impl Part {
 pub struct Work {
     /// Bytes of weight matrices.
     pub weights: u64,
-    /// Bytes of the sessions' memory, read and written.
-    pub memory: u64,
+    /// Bytes of the sessions' states and rows, read and written.
+    pub state: u64,
     /// Multiplications with weights that are stored as integers of some kind.
     pub integers: u64,
-    /// All other multiplications with weights, and those with the sessions' memory.
+    /// All other multiplications with weights, and those with the sessions' states and rows.
     pub floats: u64,
 }
 
 impl AddAssign for Work {
     fn add_assign(&mut self, other: Work) {
         self.weights += other.weights;
-        self.memory += other.memory;
+        self.state += other.state;
         self.integers += other.integers;
         self.floats += other.floats;
     }
@@ -268,7 +268,7 @@ impl Batch {
         let state = config.kda_width() * config.kda_head;
         let window = 3 * (config.taps - 1) * config.kda_width();
         let rule = table.of(Part::KdaRule);
-        rule.memory += (2 * size_of::<f32>() * self.sessions * (state + window)) as u64;
+        rule.state += (2 * size_of::<f32>() * self.sessions * (state + window)) as u64;
         // Reading S for k and for q and writing it, and the decay of S once for all tokens; the convolutions.
         let convolutions = 3 * config.taps * config.kda_width();
         rule.floats += (self.tokens * (3 * state + convolutions) + self.sessions * state) as u64;
@@ -281,12 +281,12 @@ impl Batch {
         for matrix in w.query_rank.iter().map(|(first, _)| first).chain(&w.gate) {
             table.products(Part::MlaProjections, &[matrix], 1, self.tokens);
         }
-        table.of(Part::MlaProjections).memory += (self.tokens * self.row_bytes) as u64;
+        table.of(Part::MlaProjections).state += (self.tokens * self.row_bytes) as u64;
         table.products(Part::MlaQueries, &[&w.query], 1, self.tokens);
         table.products(Part::MlaQueries, &[&w.key], heads, heads * self.tokens);
         let (rows, seen) = self.rows;
         let attention = table.of(Part::MlaAttention);
-        attention.memory += (rows * self.row_bytes) as u64;
+        attention.state += (rows * self.row_bytes) as u64;
         attention.floats += (seen * heads * (config.row() + config.latent)) as u64;
         table.products(Part::MlaValues, &[&w.value], heads, heads * self.tokens);
         table.products(Part::MlaOutput, &[&w.output], 1, self.tokens);

@@ -28,7 +28,7 @@ impl Limits {
 
     /// The seconds that reading and multiplying need at least: both go on at the same time.
     pub fn seconds(&self, work: &Work) -> [f64; 2] {
-        let read = (work.weights + work.memory) as f64 / self.memory;
+        let read = (work.weights + work.state) as f64 / self.memory;
         [read, work.integers as f64 / self.integers + work.floats as f64 / self.floats]
     }
 }

@@ -35,19 +35,19 @@ pub fn print(measured: &Measured, limits: &Limits, out: &mut dyn Write) -> Resul
     writeln!(
         out,
         "{:18} {:>8} {:>5} {:>10} {:>9} {:>8} {:>6} {:>6} {:>8}",
-        "", "ms", "%", "weights MB", "memory MB", "MMAC", "GB/s", "GMAC/s", "of limit"
+        "", "ms", "%", "weights MB", "state MB", "MMAC", "GB/s", "GMAC/s", "of limit"
     )?;
     let mut least = 0.0;
     let mut line = |name: &str, share: &Share, needed: f64, limit: &str, bar: bool| {
         let Share { time, work } = share;
         let (seconds, multiplications) = (time.as_secs_f64(), (work.integers + work.floats) as f64);
-        let bytes = (work.weights + work.memory) as f64;
+        let bytes = (work.weights + work.state) as f64;
         let text = format!(
             "{name:18} {:8.3} {:5.1} {:10.2} {:9.2} {:8.2} {:6.2} {:6.1} {:3.0} % {limit:4}",
             seconds * 1e3 / count,
             100.0 * seconds / all.time.as_secs_f64(),
             work.weights as f64 / 1e6 / count,
-            work.memory as f64 / 1e6 / count,
+            work.state as f64 / 1e6 / count,
             multiplications / 1e6 / count,
             bytes / seconds / 1e9,
             multiplications / seconds / 1e9,
@@ -79,10 +79,10 @@ pub fn print(measured: &Measured, limits: &Limits, out: &mut dyn Write) -> Resul
 /// The same, for programs: sums over all passes of the run.
 pub fn report(measured: &Measured, limits: &Limits) -> Value {
     let part = |(part, share): (Part, Share)| {
-        let Work { weights, memory, integers, floats } = share.work;
+        let Work { weights, state, integers, floats } = share.work;
         let [read, multiply] = limits.seconds(&share.work);
         json!({
-            "part": part.name(), "seconds": share.time.as_secs_f64(), "weight_bytes": weights, "memory_bytes": memory,
+            "part": part.name(), "seconds": share.time.as_secs_f64(), "weight_bytes": weights, "state_bytes": state,
             "integer_macs": integers, "float_macs": floats,
             "seconds_to_read": read, "seconds_to_multiply": multiply,
         })
