@@ -207,6 +207,9 @@ fn bench_says_where_the_time_goes() {
     let sum = |run: usize, key: &str| -> f64 {
         report["runs"][run]["parts"].as_array().unwrap().iter().map(|p| p[key].as_f64().unwrap()).sum()
     };
+    for limit in ["integer_macs_per_second", "float_macs_per_second"] {
+        assert!(report["peak"][0][limit].as_f64().unwrap() > 0.0, "{limit}");
+    }
     for (run, passes) in [(0, 1.0), (1, 4.0)] {
         let outside = report["runs"][run]["seconds"].as_f64().unwrap();
         let inside = sum(run, "seconds");
