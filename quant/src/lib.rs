@@ -7,6 +7,7 @@
 //! - [`mod@product`]: what a product is, and the portable products, the reference for every other path.
 //! - `avx2`: the fast products: rows are unfolded to integers, and those multiplied. `avx512` widens the part for many
 //!   vectors.
+//! - [`peak`]: what the processor could do at most.
 //! - [`state`]: codecs of stored session states, which are no GGUF formats.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -20,6 +21,7 @@ mod decode;
 mod encode;
 pub mod format;
 mod grids;
+pub mod peak;
 pub mod product;
 mod simd;
 pub mod state;
