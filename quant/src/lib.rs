@@ -5,7 +5,7 @@
 //! - [`decode()`], [`encode()`]: blocks to f32 and back.
 //! - [`activation`]: activations, and their quantized form.
 //! - [`mod@product`]: what a product is, and the portable products, the reference for every other path.
-//! - `avx2`: the fast products: rows are unfolded to integers, and those multiplied.
+//! - `avx2`, `neon`: the fast products: rows are unfolded to integers, and those multiplied.
 //! - [`state`]: codecs of stored session states, which are no GGUF formats.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -17,6 +17,8 @@ mod decode;
 mod encode;
 pub mod format;
 mod grids;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub mod product;
 mod simd;
 pub mod state;
@@ -33,6 +35,10 @@ pub fn product(format: Format) -> product::Product {
     {
         return fast;
     }
+    #[cfg(target_arch = "aarch64")]
+    if let Some(fast) = neon::product(format) {
+        return fast;
+    }
     product::portable(format)
 }
 
@@ -42,5 +48,8 @@ pub fn kernels() -> &'static str {
     if simd::has_avx2() {
         return "avx2";
     }
+    #[cfg(target_arch = "aarch64")]
+    return neon::kernels();
+    #[cfg(not(target_arch = "aarch64"))]
     "portable"
 }

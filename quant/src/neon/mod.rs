@@ -1,0 +1,235 @@
+//! Products on aarch64: NEON, and the instructions for bytes where the processor has them.
+//!
+//! A few rows are unfolded to bytes (`unfold`, `grids`), 256 elements at a time, into the first-level cache, and from
+//! there multiplied with all vectors, two rows by up to four vectors (`tile`). Rows of floats are widened in registers
+//! (`floats`).
+
+mod floats;
+mod grids;
+mod lanes;
+mod tile;
+mod unfold;
+
+use std::arch::aarch64::*;
+use std::cell::RefCell;
+
+use crate::Format;
+use crate::activation::Vector;
+use crate::product::Product;
+
+use lanes::numbers;
+use tile::{ROWS, Sums, Unit, Way};
+use unfold::{Row, SUPER, has_mins, has_sixteen, unfold};
+
+/// Vectors up to which rows are unfolded two at a time: each more is one more place in memory that is read from.
+const FEW: usize = 4;
+
+/// The product of a format, if it has one here.
+pub(crate) fn product(format: Format) -> Option<Product> {
+    macro_rules! of {
+        ($($name:ident => $f:ident),* $(,)?) => {
+            match format {
+                $(Format::$name => {
+                    // SAFETY: every processor that this build is for has NEON.
+                    #[allow(unsafe_code)]
+                    let product: Product = |w, x, y| unsafe { $f(Format::$name, w, x, y) };
+                    Some(product)
+                })*
+                _ => None,
+            }
+        };
+    }
+    of!(F32 => floats, F16 => floats, BF16 => floats,
+        Q8_0 => integers, Q4_0 => integers, Q4_1 => integers, Q5_0 => integers, Q5_1 => integers, IQ4_NL => integers,
+        MXFP4 => integers, Q2_K => integers, Q3_K => integers, Q4_K => integers, Q5_K => integers, Q6_K => integers,
+        IQ2_XXS => integers, IQ2_XS => integers, IQ2_S => integers, IQ3_XXS => integers, IQ3_S => integers,
+        IQ1_S => integers, IQ1_M => integers, IQ4_XS => integers)
+}
+
+/// What the products are built for on this processor.
+pub(crate) fn kernels() -> &'static str {
+    best().name()
+}
+
+fn best() -> Way {
+    Way::all().next().expect("one needs nothing more")
+}
+
+/// What each thread keeps from one product to the next.
+#[derive(Default)]
+struct Buffers {
+    units: Vec<Unit>,
+    rows: Vec<Row>,
+    sums: Vec<Sums>,
+}
+
+thread_local! {
+    static BUFFERS: RefCell<Buffers> = RefCell::default();
+}
+
+#[target_feature(enable = "neon")]
+fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
+    multiply(best(), format, w, x, y);
+}
+
+#[target_feature(enable = "neon")]
+fn multiply(way: Way, format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
+    let Some(first) = x.first() else { return };
+    let n = first.q.len();
+    let bytes = format.bytes(n).expect("vectors are whole blocks");
+    let rows = y.len() / x.len();
+    assert!(w.len() == bytes * rows && x.iter().all(|x| x.q.len() == n), "rows of {n} elements");
+    let together = if x.len() <= FEW { 2 } else { ROWS };
+    BUFFERS.with_borrow_mut(|Buffers { units, rows: unfolded, sums }| {
+        units.clear();
+        x.iter().for_each(|x| way.spread(x.q, units));
+        unfolded.resize(ROWS, Row::new());
+        for (first, w) in (0..rows).step_by(together).zip(w.chunks(together * bytes.max(1))) {
+            let count = w.len() / bytes;
+            sums.clear();
+            sums.resize(x.len(), [vdupq_n_f32(0.0); ROWS]);
+            for (block, start) in (0..n).step_by(SUPER).enumerate() {
+                let len = SUPER.min(n - start);
+                let [from, to] = [start, start + len].map(|i| i / format.block_len() * format.block_bytes());
+                for (w, row) in w.chunks_exact(bytes).zip(unfolded.iter_mut()) {
+                    unfold(format, &w[from..to], row);
+                }
+                // An odd last row comes with what was unfolded before: its sums are for nobody.
+                let rows = &unfolded[..count.next_multiple_of(2)];
+                let part = Part { units, n, start, len };
+                if has_sixteen(format) {
+                    part.add::<1>(way, rows, x, sums);
+                } else {
+                    part.add::<2>(way, rows, x, sums);
+                }
+                if has_mins(format) {
+                    for (x, sums) in x.iter().zip(&mut *sums) {
+                        subtract_mins(rows, &x.sums[block * (SUPER / 16)..][..len / 16], sums);
+                    }
+                }
+            }
+            for (t, sums) in sums.iter().enumerate() {
+                for (y, sum) in y[t * rows + first..][..count].iter_mut().zip(sums) {
+                    *y = vaddvq_f32(*sum);
+                }
+            }
+        }
+    });
+}
+
+/// The elements `start..start + len` of all vectors, which have `n`.
+struct Part<'a> {
+    units: &'a [Unit],
+    n: usize,
+    start: usize,
+    len: usize,
+}
+
+impl Part<'_> {
+    /// Adds the products of rows with all vectors, up to four at once, to `sums`.
+    fn add<const K: usize>(&self, way: Way, rows: &[Row], x: &[Vector<'_>], sums: &mut [Sums]) {
+        let mut t = 0;
+        while t < x.len() {
+            macro_rules! some {
+                ($n:literal) => {{
+                    let units = std::array::from_fn(|i| {
+                        &self.units[((t + i) * self.n + self.start) / 16..][..self.len / 16]
+                    });
+                    let scales = std::array::from_fn(|i| x[t + i].scale[self.start / SUPER]);
+                    way.add::<$n, K>(rows, units, scales, &mut sums[t..t + $n]);
+                    t += $n;
+                }};
+            }
+            match x.len() - t {
+                4.. => some!(4),
+                2 | 3 => some!(2),
+                _ => some!(1),
+            }
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn subtract_mins(rows: &[Row], x: &[f32], sums: &mut Sums) {
+    for (row, sum) in rows.iter().zip(sums) {
+        let mins = &row.mins[..x.len()];
+        let whole = x.len() / 4 * 4;
+        for at in (0..whole).step_by(4) {
+            *sum = vfmsq_f32(*sum, numbers(mins, at), numbers(x, at));
+        }
+        let rest: f32 = mins[whole..].iter().zip(&x[whole..]).map(|(m, x)| m * x).sum();
+        *sum = vsubq_f32(*sum, vsetq_lane_f32::<0>(rest, vdupq_n_f32(0.0)));
+    }
+}
+
+#[target_feature(enable = "neon")]
+fn floats(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
+    let Some(first) = x.first() else { return };
+    let n = first.f32.len();
+    let bytes = format.bytes(n).expect("any length");
+    let rows = y.len() / x.len();
+    assert!(w.len() == bytes * rows && x.iter().all(|x| x.f32.len() == n), "rows of {n} elements");
+    let mut t = 0;
+    while t < x.len() {
+        macro_rules! some {
+            ($n:literal) => {{
+                for (r, w) in (0..rows).step_by(2).zip(w.chunks(2 * bytes.max(1))) {
+                    let count = w.len() / bytes;
+                    let two = [&w[..bytes], &w[(count - 1) * bytes..]];
+                    for (r, products) in (r..r + count).zip(floats::tile::<$n>(format, two, &x[t..])) {
+                        for (t, product) in (t..).zip(products) {
+                            y[t * rows + r] = product;
+                        }
+                    }
+                }
+                t += $n;
+            }};
+        }
+        match x.len() - t {
+            4.. => some!(4),
+            2 | 3 => some!(2),
+            _ => some!(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activation::{lengths, quantize};
+    use crate::product::portable;
+
+    /// `tests/kernels.rs` asks more, but only of the best way.
+    #[test]
+    fn every_way_equals_the_portable_products() {
+        let formats = Format::all().filter(|f| !f.is_float() && product(*f).is_some());
+        for (format, way) in formats.flat_map(|f| Way::all().map(move |way| (f, way))) {
+            let n = 3 * SUPER - if format.block_len() == SUPER { 0 } else { 32 };
+            let [nq, scales, sums] = lengths(n);
+            let values: Vec<f32> = (0..6 * n).map(|i| (i * 31 % 97) as f32 / 48.0 - 1.0).collect();
+            let mut parts = vec![(vec![0; nq], vec![0.0; scales], vec![0.0; sums]); 6];
+            for (x, (q, scale, sums)) in values.chunks(n).zip(&mut parts) {
+                quantize(x, q, scale, sums);
+            }
+            let x: Vec<_> =
+                parts.iter().map(|(q, scale, sums)| Vector { f32: &[], q, scale, sums }).collect();
+            for (rows, vectors) in [(1, 1), (3, 2), (19, 6)] {
+                // Bytes that are finite numbers in every format.
+                let w: Vec<u8> = (0..rows * format.bytes(n).unwrap()).map(|i| (i * 37 % 59) as u8).collect();
+                let (mut fast, mut slow) = (vec![f32::NAN; rows * vectors], vec![f32::NAN; rows * vectors]);
+                // SAFETY: every processor that this build is for has NEON.
+                #[allow(unsafe_code)]
+                unsafe {
+                    multiply(way, format, &w, &x[..vectors], &mut fast);
+                }
+                portable(format)(&w, &x[..vectors], &mut slow);
+                let largest = slow.iter().fold(0f32, |m, y| m.max(y.abs()));
+                assert!(largest > 0.0);
+                for (f, s) in fast.iter().zip(&slow) {
+                    assert!((f - s).abs() <= 1e-5 * largest, "{format}, {}: {f} and not {s}", way.name());
+                }
+            }
+        }
+    }
+}
