@@ -4,6 +4,7 @@
 //! there multiplied with all vectors, two rows by up to four vectors (`tile`). Rows of floats are widened in registers
 //! (`floats`).
 
+mod activation;
 mod floats;
 mod grids;
 mod lanes;
@@ -17,6 +18,7 @@ use crate::Format;
 use crate::activation::Vector;
 use crate::product::Product;
 
+pub(crate) use activation::quantize;
 use lanes::numbers;
 use tile::{ROWS, Sums, Unit, Way};
 use unfold::{Row, SUPER, has_mins, has_sixteen, unfold};
@@ -81,8 +83,10 @@ fn multiply(way: Way, format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32])
     assert!(w.len() == bytes * rows && x.iter().all(|x| x.q.len() == n), "rows of {n} elements");
     let together = if x.len() <= FEW { 2 } else { ROWS };
     BUFFERS.with_borrow_mut(|Buffers { units, rows: unfolded, sums }| {
-        units.clear();
-        x.iter().for_each(|x| way.spread(x.q, units));
+        units.resize(x.len() * n / 16, [vdupq_n_s8(0); 2]);
+        for (x, units) in x.iter().zip(units.chunks_exact_mut((n / 16).max(1))) {
+            way.spread(x.q, units);
+        }
         unfolded.resize(ROWS, Row::new());
         for (first, w) in (0..rows).step_by(together).zip(w.chunks(together * bytes.max(1))) {
             let count = w.len() / bytes;
@@ -140,7 +144,7 @@ impl Part<'_> {
                     t += $n;
                 }};
             }
-            match x.len() - t {
+            match way.width().min(x.len() - t) {
                 4.. => some!(4),
                 2 | 3 => some!(2),
                 _ => some!(1),
@@ -203,6 +207,9 @@ mod tests {
     /// `tests/kernels.rs` asks more, but only of the best way.
     #[test]
     fn every_way_equals_the_portable_products() {
+        if let Ok(ways) = std::env::var("KADENCE_TEST_WAYS") {
+            assert_eq!(Way::all().count().to_string(), ways, "ways of this processor");
+        }
         let formats = Format::all().filter(|f| !f.is_float() && product(*f).is_some());
         for (format, way) in formats.flat_map(|f| Way::all().map(move |way| (f, way))) {
             let n = 3 * SUPER - if format.block_len() == SUPER { 0 } else { 32 };
