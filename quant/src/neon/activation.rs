@@ -1,8 +1,5 @@
 //! Activations to integers.
 
-// Both halves of a unit are walked by index in several arrays at once.
-#![allow(clippy::needless_range_loop)]
-
 use std::arch::aarch64::*;
 
 use super::lanes::numbers;

@@ -1,8 +1,5 @@
 //! Products of rows of floats: two rows by up to four vectors, widened to f32 on the way.
 
-// Tiles are arrays of a constant size, walked by index in several arrays at once.
-#![allow(clippy::needless_range_loop)]
-
 use std::arch::aarch64::*;
 
 use super::lanes::{bytes, numbers};

@@ -4,6 +4,9 @@
 //! there multiplied with all vectors, two rows by up to four vectors (`tile`). Rows of floats are widened in registers
 //! (`floats`).
 
+// Tiles are arrays of a constant size, walked by index in several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
 mod activation;
 mod floats;
 mod grids;
@@ -81,6 +84,8 @@ fn multiply(way: Way, format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32])
     let bytes = format.bytes(n).expect("vectors are whole blocks");
     let rows = y.len() / x.len();
     assert!(w.len() == bytes * rows && x.iter().all(|x| x.q.len() == n), "rows of {n} elements");
+    let step = format.bytes(SUPER).expect("whole blocks");
+    let (sixteen, mins) = (has_sixteen(format), has_mins(format));
     let together = if x.len() <= FEW { 2 } else { ROWS };
     BUFFERS.with_borrow_mut(|Buffers { units, rows: unfolded, sums }| {
         units.resize(x.len() * n / 16, [vdupq_n_s8(0); 2]);
@@ -88,28 +93,21 @@ fn multiply(way: Way, format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32])
             way.spread(x.q, units);
         }
         unfolded.resize(ROWS, Row::new());
+        sums.resize(x.len(), [vdupq_n_f32(0.0); ROWS]);
         for (first, w) in (0..rows).step_by(together).zip(w.chunks(together * bytes.max(1))) {
             let count = w.len() / bytes;
-            sums.clear();
-            sums.resize(x.len(), [vdupq_n_f32(0.0); ROWS]);
-            for (block, start) in (0..n).step_by(SUPER).enumerate() {
-                let len = SUPER.min(n - start);
-                let [from, to] = [start, start + len].map(|i| i / format.block_len() * format.block_bytes());
+            sums.iter_mut().for_each(|sums| sums[..together].fill(vdupq_n_f32(0.0)));
+            for block in 0..n.div_ceil(SUPER) {
                 for (w, row) in w.chunks_exact(bytes).zip(unfolded.iter_mut()) {
-                    unfold(format, &w[from..to], row);
+                    unfold(format, &w[block * step..bytes.min((block + 1) * step)], row);
                 }
                 // An odd last row comes with what was unfolded before: its sums are for nobody.
                 let rows = &unfolded[..count.next_multiple_of(2)];
-                let part = Part { units, n, start, len };
-                if has_sixteen(format) {
-                    part.add::<1>(way, rows, x, sums);
+                let part = Part { x, units, n, block, mins };
+                if sixteen {
+                    part.add::<1>(way, rows, sums);
                 } else {
-                    part.add::<2>(way, rows, x, sums);
-                }
-                if has_mins(format) {
-                    for (x, sums) in x.iter().zip(&mut *sums) {
-                        subtract_mins(rows, &x.sums[block * (SUPER / 16)..][..len / 16], sums);
-                    }
+                    part.add::<2>(way, rows, sums);
                 }
             }
             for (t, sums) in sums.iter().enumerate() {
@@ -121,49 +119,66 @@ fn multiply(way: Way, format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32])
     });
 }
 
-/// The elements `start..start + len` of all vectors, which have `n`.
+/// Block `block` of all vectors, which have `n` elements.
 struct Part<'a> {
+    x: &'a [Vector<'a>],
     units: &'a [Unit],
     n: usize,
-    start: usize,
-    len: usize,
+    block: usize,
+    mins: bool,
 }
 
 impl Part<'_> {
     /// Adds the products of rows with all vectors, up to four at once, to `sums`.
-    fn add<const K: usize>(&self, way: Way, rows: &[Row], x: &[Vector<'_>], sums: &mut [Sums]) {
+    #[inline(never)]
+    #[target_feature(enable = "neon")]
+    fn add<const K: usize>(&self, way: Way, rows: &[Row], sums: &mut [Sums]) {
+        let start = SUPER * self.block;
+        let count = SUPER.min(self.n - start) / 16;
         let mut t = 0;
-        while t < x.len() {
+        while t < self.x.len() {
             macro_rules! some {
                 ($n:literal) => {{
-                    let units = std::array::from_fn(|i| {
-                        &self.units[((t + i) * self.n + self.start) / 16..][..self.len / 16]
-                    });
-                    let scales = std::array::from_fn(|i| x[t + i].scale[self.start / SUPER]);
-                    way.add::<$n, K>(rows, units, scales, &mut sums[t..t + $n]);
+                    let x = &self.x[t..t + $n];
+                    let sums = &mut sums[t..t + $n];
+                    let units =
+                        std::array::from_fn(|i| &self.units[((t + i) * self.n + start) / 16..][..count]);
+                    way.add::<$n, K>(rows, units, std::array::from_fn(|i| x[i].scale[self.block]), sums);
+                    if self.mins {
+                        subtract_mins::<$n>(rows, std::array::from_fn(|i| self.sums_of(&x[i])), sums);
+                    }
                     t += $n;
                 }};
             }
-            match way.width().min(x.len() - t) {
+            match way.width().min(self.x.len() - t) {
                 4.. => some!(4),
                 2 | 3 => some!(2),
                 _ => some!(1),
             }
         }
     }
+
+    /// What minima are multiplied with.
+    fn sums_of(&self, x: &Vector<'_>) -> [f32; SUPER / 16] {
+        let sums = &x.sums[SUPER / 16 * self.block..];
+        sums.first_chunk().copied().unwrap_or_else(|| {
+            let mut padded = [0.0; SUPER / 16];
+            padded[..sums.len()].copy_from_slice(sums);
+            padded
+        })
+    }
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn subtract_mins(rows: &[Row], x: &[f32], sums: &mut Sums) {
-    for (row, sum) in rows.iter().zip(sums) {
-        let mins = &row.mins[..x.len()];
-        let whole = x.len() / 4 * 4;
-        for at in (0..whole).step_by(4) {
-            *sum = vfmsq_f32(*sum, numbers(mins, at), numbers(x, at));
+fn subtract_mins<const N: usize>(rows: &[Row], x: [[f32; SUPER / 16]; N], sums: &mut [Sums]) {
+    for (r, row) in rows.iter().enumerate() {
+        for t in 0..N {
+            let sum = &mut sums[t][r];
+            for at in (0..SUPER / 16).step_by(4) {
+                *sum = vfmsq_f32(*sum, numbers(&row.mins, at), numbers(&x[t], at));
+            }
         }
-        let rest: f32 = mins[whole..].iter().zip(&x[whole..]).map(|(m, x)| m * x).sum();
-        *sum = vsubq_f32(*sum, vsetq_lane_f32::<0>(rest, vdupq_n_f32(0.0)));
     }
 }
 

@@ -8,9 +8,6 @@
 //! The inner loops, with loads and all, take for 32 elements of two rows and four vectors, which are 256 products, 122
 //! instructions with plain NEON, 83 with dot product and 56 with i8mm. (They are counted, not timed.)
 
-// Tiles are arrays of a constant size, walked by index in several arrays at once.
-#![allow(clippy::needless_range_loop)]
-
 use std::arch::{aarch64::*, asm, is_aarch64_feature_detected};
 
 use super::lanes::integers;

@@ -51,8 +51,9 @@ pub(super) fn has_sixteen(format: Format) -> bool {
     matches!(format, Q2_K | Q3_K | Q6_K | IQ2_XS | IQ2_S | IQ1_M)
 }
 
-/// Unfolds up to [`SUPER`] elements, given as whole blocks.
-#[inline]
+/// Unfolds up to [`SUPER`] elements, given as whole blocks. Not inlined: the compiler would work out in the caller's loop
+/// what each of the formats might need.
+#[inline(never)]
 #[target_feature(enable = "neon")]
 pub(super) fn unfold(format: Format, w: &[u8], to: &mut Row) {
     use Format::*;
@@ -95,7 +96,10 @@ fn small<const BYTES: usize>(
     to: &mut Row,
     f: impl Fn(&[u8; BYTES]) -> (f32, f32, [uint8x16_t; 2]),
 ) {
-    for (i, b) in w.as_chunks().0.iter().enumerate() {
+    let blocks = w.as_chunks().0;
+    // What a shorter last part leaves out is multiplied with zeros, and so must be numbers.
+    to.mins[2 * blocks.len()..].fill(0.0);
+    for (i, b) in blocks.iter().enumerate() {
         let (scale, min, codes) = f(b);
         to.scales[i] = scale;
         (to.mins[2 * i], to.mins[2 * i + 1]) = (min, min);
