@@ -5,8 +5,8 @@
 //! - [`decode()`], [`encode()`]: blocks to f32 and back.
 //! - [`activation`]: activations, and their quantized form.
 //! - [`mod@product`]: what a product is, and the portable products, the reference for every other path.
-//! - `avx2`: the fast products: rows are unfolded to integers, and those multiplied. `avx512` widens the part for many
-//!   vectors.
+//! - `avx2`, `neon`: the fast products: rows are unfolded to integers, and those multiplied. `avx512` widens the part of
+//!   `avx2` for many vectors.
 //! - [`peak`]: what the processor could do at most.
 //! - [`state`]: codecs of stored session states, which are no GGUF formats.
 #![deny(unsafe_code)]
@@ -21,6 +21,8 @@ mod decode;
 mod encode;
 pub mod format;
 mod grids;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub mod peak;
 pub mod product;
 mod simd;
@@ -43,7 +45,9 @@ pub fn products(format: Format) -> impl Iterator<Item = (&'static str, product::
         simd::has_avx512().then(|| avx512::product(format)).flatten().map(|f| ("avx512", f)),
         simd::has_avx2().then(|| avx2::product(format)).flatten().map(|f| ("avx2", f)),
     ];
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    let fast = [neon::product(format).map(|f| (neon::kernels(), f))];
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let fast = [];
     fast.into_iter().flatten().chain([("portable", product::portable(format))])
 }
