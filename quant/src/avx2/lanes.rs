@@ -91,21 +91,6 @@ pub(super) fn horizontal(x: __m256) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
 }
 
-/// The sums of the lanes of four registers.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn totals(x: [__m256; 4]) -> [f32; 4] {
-    let pairs = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
-    let totals = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps::<1>(pairs));
-    let mut y = [0.0; 4];
-    // SAFETY: 16 writable bytes; unaligned access is what this is for.
-    #[allow(unsafe_code)]
-    unsafe {
-        _mm_storeu_ps(y.as_mut_ptr(), totals);
-    }
-    y
-}
-
 /// Two neighbouring integers, in every lane of 32 bits.
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -23,6 +23,7 @@ use crate::product::Product;
 
 use lanes::{horizontal, takef};
 use panel::Panel;
+use row::multiply;
 use unfold::{SUPER, groups, has_mins, unfold};
 
 /// Writes the products of rows that are together with all vectors, in tiles of one or two rows and one, two or four
@@ -43,14 +44,14 @@ macro_rules! tiles {
                 let y = &mut y[t * stride + $first + r..];
                 let x = &x[t..];
                 let height = if r + 2 <= $count { 2 } else { 1 };
-                match (height, width) {
+                let _ = match (height, width) {
                     (2, 4) => put(y, stride, $tile::<2, 4>(&$rows, r, x)),
                     (2, 2) => put(y, stride, $tile::<2, 2>(&$rows, r, x)),
                     (2, _) => put(y, stride, $tile::<2, 1>(&$rows, r, x)),
                     (_, 4) => put(y, stride, $tile::<1, 4>(&$rows, r, x)),
                     (_, 2) => put(y, stride, $tile::<1, 2>(&$rows, r, x)),
                     _ => put(y, stride, $tile::<1, 1>(&$rows, r, x)),
-                }
+                };
                 r += height;
             }
             t += width;
@@ -106,43 +107,21 @@ fn rows_together(n: usize, rows: usize) -> usize {
     (UNFOLDED / n.max(1)).clamp(1, ROWS).min(rows)
 }
 
-/// Products with up to [`FEW`] vectors: rows come apart in registers.
+/// Products with up to [`FEW`] vectors: each row comes apart in registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
-    let bytes = row_bytes(format, w, x, y);
-    match x.len() {
-        1 => tiles_of_rows::<4, 1>(format, w, bytes, x, y),
-        2 => tiles_of_rows::<2, 2>(format, w, bytes, x, y),
-        3 => {
-            let (first, last) = y.split_at_mut(y.len() / 3 * 2);
-            tiles_of_rows::<2, 2>(format, w, bytes, &x[..2], first);
-            tiles_of_rows::<4, 1>(format, w, bytes, &x[2..], last);
-        }
-        _ => tiles_of_rows::<1, 4>(format, w, bytes, x, y),
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn tiles_of_rows<const R: usize, const N: usize>(
-    format: Format,
-    w: &[u8],
-    bytes: usize,
-    x: &[Vector<'_>],
-    y: &mut [f32],
-) {
-    let rows = y.len() / N;
-    let whole = rows / R * R;
-    for first in (0..whole).step_by(R) {
-        let w = &w[first * bytes..][..R * bytes];
-        prefetch(w, AHEAD.max(w.len()));
-        put(&mut y[first..], rows, row::tile::<R, N>(format, w, bytes, x));
-    }
-    for r in whole..rows {
-        let w = &w[r * bytes..][..bytes];
-        for t in 0..N {
-            [[y[t * rows + r]]] = row::tile(format, w, bytes, &x[t..]);
+    let (bytes, rows) = (row_bytes(format, w, x, y), y.len() / x.len());
+    for (r, w) in w.chunks_exact(bytes.max(1)).enumerate() {
+        prefetch(w, AHEAD.max(bytes));
+        let mut t = 0;
+        while t < x.len() {
+            let y = &mut y[t * rows + r..];
+            t += match x.len() - t {
+                4.. => put(y, rows, [multiply::<4>(format, w, &x[t..])]),
+                2 | 3 => put(y, rows, [multiply::<2>(format, w, &x[t..])]),
+                _ => put(y, rows, [multiply::<1>(format, w, &x[t..])]),
+            };
         }
     }
 }
@@ -221,14 +200,15 @@ fn prefetch(row: &[u8], distance: usize) {
     }
 }
 
-/// Writes a tile: its rows to neighbours, its columns `stride` elements apart.
+/// Writes a tile: its rows to neighbours, its columns `stride` elements apart. Returns the columns.
 #[inline(always)]
-fn put<const R: usize, const N: usize>(y: &mut [f32], stride: usize, tile: [[f32; N]; R]) {
+fn put<const R: usize, const N: usize>(y: &mut [f32], stride: usize, tile: [[f32; N]; R]) -> usize {
     for (i, row) in tile.iter().enumerate() {
         for (t, value) in row.iter().enumerate() {
             y[t * stride + i] = *value;
         }
     }
+    N
 }
 
 /// Unfolded rows of `n` elements in f32.

@@ -1,41 +1,18 @@
 //! The products of one weight row with a few vectors: what decoding is made of. The row's integers stay in registers.
 
 use std::arch::x86_64::*;
-use std::hint::black_box;
 
-use super::lanes::{bytes16, bytes32, half, putf, split, take, takef, totals};
+use super::lanes::{bytes16, bytes32, half, horizontal, putf, split, take, takef};
 use super::large::*;
 use super::small::*;
 use super::unfold::{SMALL, SUPER, by_format, has_mins};
 use crate::Format;
 use crate::activation::{BLOCK, Vector};
 
-/// The products of `R` rows of `bytes` with the first `N` vectors, where `R` times `N` is up to four. Adding up the lanes
-/// of a sum takes as long as multiplying a hundred elements; four are added up together.
+/// The products of one row with the first `N` vectors, without the way through memory: blocks come apart once for all.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn tile<const R: usize, const N: usize>(
-    format: Format,
-    rows: &[u8],
-    bytes: usize,
-    x: &[Vector<'_>],
-) -> [[f32; N]; R] {
-    let mut sums = [_mm256_setzero_ps(); 4];
-    for r in 0..R {
-        sums[r * N..][..N].copy_from_slice(&multiply::<N>(format, &rows[r * bytes..][..bytes], x));
-    }
-    let totals = totals(sums);
-    let mut products = [[0.0; N]; R];
-    for r in 0..R {
-        products[r].copy_from_slice(&totals[r * N..][..N]);
-    }
-    products
-}
-
-/// Sums, in lanes, of the products of one row with the first `N` vectors: blocks come apart once for all.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn multiply<const N: usize>(format: Format, row: &[u8], x: &[Vector<'_>]) -> [__m256; N] {
+pub(super) fn multiply<const N: usize>(format: Format, row: &[u8], x: &[Vector<'_>]) -> [f32; N] {
     if format == Format::Q4_K {
         return multiply_q4_k(row, x);
     }
@@ -166,10 +143,11 @@ fn multiply<const N: usize>(format: Format, row: &[u8], x: &[Vector<'_>]) -> [__
         }};
     }
     by_format!(format, multiply);
+    let mut totals = [0.0; N];
     for t in 0..N {
-        sum[t] = _mm256_sub_ps(sum[t], offset[t]);
+        totals[t] = horizontal(_mm256_sub_ps(sum[t], offset[t]));
     }
-    sum
+    totals
 }
 
 /// The super-blocks of the first N vectors.
@@ -193,7 +171,7 @@ fn add_products(dot: __m256i, [even, odd]: [__m256i; 2], q: &[i16]) -> __m256i {
 /// Q4_K, which most weights are stored in: scales and minima come apart in registers, and are applied in f32.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn multiply_q4_k<const N: usize>(row: &[u8], x: &[Vector<'_>]) -> [__m256; N] {
+fn multiply_q4_k<const N: usize>(row: &[u8], x: &[Vector<'_>]) -> [f32; N] {
     let mut sums = [_mm256_setzero_ps(); N];
     let mut offsets = [_mm256_setzero_ps(); N];
     let nibble = _mm256_set1_epi16(15);
@@ -213,9 +191,6 @@ fn multiply_q4_k<const N: usize>(row: &[u8], x: &[Vector<'_>]) -> [__m256; N] {
         let order = _mm_setr_epi8(8, 9, 12, 13, 10, 11, 14, 15, -1, -1, -1, -1, -1, -1, -1, -1);
         let mins = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_shuffle_epi8(bytes, order)));
         let mins = _mm256_mul_ps(mins, _mm256_set1_ps(half(b, 2)));
-        // Left to itself the compiler keeps the scales in a register, and spreads each with shuffles, for which the
-        // products wait. A load spreads it for nothing (measured: 1.3 times as fast).
-        let scales = black_box(&scales);
         let mut parts = [[_mm256_setzero_ps(); 2]; N];
         for i in 0..4 {
             let codes = bytes32(b, 16 + 32 * i);
@@ -240,8 +215,9 @@ fn multiply_q4_k<const N: usize>(row: &[u8], x: &[Vector<'_>]) -> [__m256; N] {
             offsets[t] = _mm256_fmadd_ps(mins, pairs, offsets[t]);
         }
     }
+    let mut totals = [0.0; N];
     for t in 0..N {
-        sums[t] = _mm256_sub_ps(sums[t], offsets[t]);
+        totals[t] = horizontal(_mm256_sub_ps(sums[t], offsets[t]));
     }
-    sums
+    totals
 }

@@ -51,10 +51,7 @@ pub(super) fn nibbles(packed: __m128i) -> [__m128i; 2] {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn nibbles_together(packed: __m128i) -> __m256i {
-    // A load spreads the bytes to both halves for nothing.
-    let shifts = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
-    let twice = _mm256_srlv_epi32(_mm256_broadcastsi128_si256(packed), shifts);
-    _mm256_and_si256(twice, _mm256_set1_epi8(15))
+    _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16::<4>(packed), packed), _mm256_set1_epi8(15))
 }
 
 /// The values that a table gives to 32 nibbles.
