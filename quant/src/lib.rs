@@ -5,8 +5,8 @@
 //! - [`decode()`], [`encode()`]: blocks to f32 and back.
 //! - [`activation`]: activations, and their quantized form.
 //! - [`mod@product`]: what a product is, and the portable products, the reference for every other path.
-//! - `avx2`, `neon`: the fast products: rows are unfolded to integers, and those multiplied. `avx512` widens the part of
-//!   `avx2` for many vectors.
+//! - `avx2`, `neon`: the fast products: rows are unfolded to integers, and those multiplied. `avx512` widens the part for
+//!   many vectors.
 //! - [`peak`]: what the processor could do at most.
 //! - [`state`]: codecs of stored session states, which are no GGUF formats.
 #![deny(unsafe_code)]
@@ -46,7 +46,7 @@ pub fn products(format: Format) -> impl Iterator<Item = (&'static str, product::
         simd::has_avx2().then(|| avx2::product(format)).flatten().map(|f| ("avx2", f)),
     ];
     #[cfg(target_arch = "aarch64")]
-    let fast = [neon::product(format).map(|f| (neon::kernels(), f))];
+    let fast = neon::products(format).map(Some);
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let fast = [];
     fast.into_iter().flatten().chain([("portable", product::portable(format))])

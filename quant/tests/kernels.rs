@@ -6,7 +6,7 @@ mod fixtures;
 use fixtures::Random;
 use kadence_quant::activation::{Vector, lengths, quantize};
 use kadence_quant::product::portable;
-use kadence_quant::{Format, decode, products};
+use kadence_quant::{Format, decode, kernels, products};
 
 /// Where the half-precision numbers of a block are.
 fn halves(format: Format) -> &'static [usize] {
@@ -150,5 +150,15 @@ fn kernels_bear_extreme_codes_and_scales() {
 fn no_vectors_and_no_rows_are_no_products() {
     for format in Format::all() {
         products(format).for_each(|(_, product)| product(&[], &[], &mut []));
+    }
+}
+
+/// `tests/aarch64` says which ones the processors have that it emulates.
+#[test]
+fn every_product_of_the_processor_is_found() {
+    let found: Vec<&str> = products(Format::Q4_K).map(|(kernels, _)| kernels).collect();
+    assert_eq!((found[0], found.last()), (kernels(), Some(&"portable")));
+    if let Ok(expected) = std::env::var("KADENCE_TEST_KERNELS") {
+        assert_eq!(found.join(" "), expected);
     }
 }

@@ -29,13 +29,14 @@ use unfold::{Row, SUPER, has_mins, has_sixteen, unfold};
 /// Vectors up to which rows are unfolded two at a time: each more is one more place in memory that is read from.
 const FEW: usize = 4;
 
-/// The product of a format, if it has one here.
-pub(crate) fn product(format: Format) -> Option<Product> {
+/// The products of a format that this processor can run, the fastest first, with their names.
+pub(crate) fn products(format: Format) -> impl Iterator<Item = (&'static str, Product)> {
     macro_rules! of {
-        ($($name:ident => $f:ident),* $(,)?) => {
+        ($($name:ident)*; $f:ident) => {
             match format {
                 $(Format::$name => {
-                    // SAFETY: every processor that this build is for has NEON.
+                    // SAFETY: every processor that this build is for has NEON, and ways are handed out where `Way::all`
+                    // has them.
                     #[allow(unsafe_code)]
                     let product: Product = |w, x, y| unsafe { $f(Format::$name, w, x, y) };
                     Some(product)
@@ -44,20 +45,22 @@ pub(crate) fn product(format: Format) -> Option<Product> {
             }
         };
     }
-    of!(F32 => floats, F16 => floats, BF16 => floats,
-        Q8_0 => integers, Q4_0 => integers, Q4_1 => integers, Q5_0 => integers, Q5_1 => integers, IQ4_NL => integers,
-        MXFP4 => integers, Q2_K => integers, Q3_K => integers, Q4_K => integers, Q5_K => integers, Q6_K => integers,
-        IQ2_XXS => integers, IQ2_XS => integers, IQ2_S => integers, IQ3_XXS => integers, IQ3_S => integers,
-        IQ1_S => integers, IQ1_M => integers, IQ4_XS => integers)
-}
-
-/// What the products are built for on this processor.
-pub(crate) fn kernels() -> &'static str {
-    best().name()
-}
-
-fn best() -> Way {
-    Way::all().next().expect("one needs nothing more")
+    macro_rules! integers {
+        ($f:ident) => {
+            of!(Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL MXFP4 Q2_K Q3_K Q4_K Q5_K Q6_K IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ1_S
+                IQ1_M IQ4_XS; $f)
+        };
+    }
+    let floats = of!(F32 F16 BF16; floats).map(|product| ("neon", product));
+    let integers = Way::all().filter_map(move |way| {
+        let product = match way {
+            Way::Long => integers!(long),
+            Way::Dot => integers!(dot),
+            Way::Matrix => integers!(matrix),
+        };
+        Some((way.name(), product?))
+    });
+    floats.into_iter().chain(integers)
 }
 
 /// What each thread keeps from one product to the next.
@@ -73,8 +76,18 @@ thread_local! {
 }
 
 #[target_feature(enable = "neon")]
-fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
-    multiply(best(), format, w, x, y);
+fn long(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
+    multiply(Way::Long, format, w, x, y);
+}
+
+#[target_feature(enable = "neon")]
+fn dot(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
+    multiply(Way::Dot, format, w, x, y);
+}
+
+#[target_feature(enable = "neon")]
+fn matrix(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
+    multiply(Way::Matrix, format, w, x, y);
 }
 
 #[target_feature(enable = "neon")]
@@ -209,49 +222,6 @@ fn floats(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
             4.. => some!(4),
             2 | 3 => some!(2),
             _ => some!(1),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::activation::{lengths, quantize};
-    use crate::product::portable;
-
-    /// `tests/kernels.rs` asks more, but only of the best way.
-    #[test]
-    fn every_way_equals_the_portable_products() {
-        if let Ok(ways) = std::env::var("KADENCE_TEST_WAYS") {
-            assert_eq!(Way::all().count().to_string(), ways, "ways of this processor");
-        }
-        let formats = Format::all().filter(|f| !f.is_float() && product(*f).is_some());
-        for (format, way) in formats.flat_map(|f| Way::all().map(move |way| (f, way))) {
-            let n = 3 * SUPER - if format.block_len() == SUPER { 0 } else { 32 };
-            let [nq, scales, sums] = lengths(n);
-            let values: Vec<f32> = (0..6 * n).map(|i| (i * 31 % 97) as f32 / 48.0 - 1.0).collect();
-            let mut parts = vec![(vec![0; nq], vec![0.0; scales], vec![0.0; sums]); 6];
-            for (x, (q, scale, sums)) in values.chunks(n).zip(&mut parts) {
-                quantize(x, q, scale, sums);
-            }
-            let x: Vec<_> =
-                parts.iter().map(|(q, scale, sums)| Vector { f32: &[], q, scale, sums }).collect();
-            for (rows, vectors) in [(1, 1), (3, 2), (19, 6)] {
-                // Bytes that are finite numbers in every format.
-                let w: Vec<u8> = (0..rows * format.bytes(n).unwrap()).map(|i| (i * 37 % 59) as u8).collect();
-                let (mut fast, mut slow) = (vec![f32::NAN; rows * vectors], vec![f32::NAN; rows * vectors]);
-                // SAFETY: every processor that this build is for has NEON.
-                #[allow(unsafe_code)]
-                unsafe {
-                    multiply(way, format, &w, &x[..vectors], &mut fast);
-                }
-                portable(format)(&w, &x[..vectors], &mut slow);
-                let largest = slow.iter().fold(0f32, |m, y| m.max(y.abs()));
-                assert!(largest > 0.0);
-                for (f, s) in fast.iter().zip(&slow) {
-                    assert!((f - s).abs() <= 1e-5 * largest, "{format}, {}: {f} and not {s}", way.name());
-                }
-            }
         }
     }
 }

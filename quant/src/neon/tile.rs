@@ -22,12 +22,9 @@ pub(super) type Sums = [float32x4_t; ROWS];
 /// 16 activations as a way wants them.
 pub(super) type Unit = [int8x16_t; 2];
 
-/// How codes and activations are multiplied.
+/// How codes and activations are multiplied. Only for use where [`Way::all`] has it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Way(Kind);
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+pub(super) enum Way {
     /// SMLAL: codes are widened to 16 bits; activations are 16-bit numbers.
     Long,
     /// SDOT: 16 low bytes, then 16 high bytes.
@@ -39,31 +36,31 @@ enum Kind {
 impl Way {
     /// The ways that this processor has, the best one first.
     pub(super) fn all() -> impl Iterator<Item = Way> {
-        let matrix = is_aarch64_feature_detected!("i8mm").then_some(Way(Kind::Matrix));
-        let dot = is_aarch64_feature_detected!("dotprod").then_some(Way(Kind::Dot));
-        [matrix, dot, Some(Way(Kind::Long))].into_iter().flatten()
+        let matrix = is_aarch64_feature_detected!("i8mm").then_some(Way::Matrix);
+        let dot = is_aarch64_feature_detected!("dotprod").then_some(Way::Dot);
+        [matrix, dot, Some(Way::Long)].into_iter().flatten()
     }
 
     pub(super) fn name(self) -> &'static str {
-        match self.0 {
-            Kind::Long => "neon",
-            Kind::Dot => "neon+dotprod",
-            Kind::Matrix => "neon+i8mm",
+        match self {
+            Way::Long => "neon",
+            Way::Dot => "neon+dotprod",
+            Way::Matrix => "neon+i8mm",
         }
     }
 
     /// Vectors that are multiplied at once: with four the loop of the plain way is too long for the compiler to unroll.
     pub(super) fn width(self) -> usize {
-        if self.0 == Kind::Long { 2 } else { 4 }
+        if self == Way::Long { 2 } else { 4 }
     }
 
     /// Brings activations, given with the even and odd ones of 32 apart, into the form for this way.
     #[target_feature(enable = "neon")]
     pub(super) fn spread(self, q: &[i16], to: &mut [Unit]) {
-        match self.0 {
-            Kind::Long => each_unit(q, to, |even, odd| [vzip1q_s16(even, odd), vzip2q_s16(even, odd)]),
-            Kind::Dot => each_unit(q, to, |even, odd| [low_bytes(even, odd), high_bytes(even, odd)]),
-            Kind::Matrix => each_unit(q, to, |even, odd| {
+        match self {
+            Way::Long => each_unit(q, to, |even, odd| [vzip1q_s16(even, odd), vzip2q_s16(even, odd)]),
+            Way::Dot => each_unit(q, to, |even, odd| [low_bytes(even, odd), high_bytes(even, odd)]),
+            Way::Matrix => each_unit(q, to, |even, odd| {
                 let bytes = [low_bytes(even, odd), high_bytes(even, odd)];
                 let [low, high] = bytes.map(|x| vreinterpretq_s64_s16(x));
                 [vzip1q_s64(low, high), vzip2q_s64(low, high)].map(|x| vreinterpretq_s16_s64(x))
@@ -81,13 +78,13 @@ impl Way {
         scales: [f32; N],
         sums: &mut [Sums],
     ) {
-        // SAFETY: `all` has found what each way needs, and a way comes from nowhere else.
+        // SAFETY: `all` has found what the way needs.
         #[allow(unsafe_code)]
         unsafe {
-            match self.0 {
-                Kind::Long => long_tiles::<N, K>(rows, x, scales, sums),
-                Kind::Dot => dot_tiles::<N, K>(rows, x, scales, sums),
-                Kind::Matrix => matrix_tiles::<N, K>(rows, x, scales, sums),
+            match self {
+                Way::Long => long_tiles::<N, K>(rows, x, scales, sums),
+                Way::Dot => dot_tiles::<N, K>(rows, x, scales, sums),
+                Way::Matrix => matrix_tiles::<N, K>(rows, x, scales, sums),
             }
         }
     }
