@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use kadence::gguf::{Gguf, Tensor};
 use serde_json::Value;
 
 fn data(name: &str) -> String {
@@ -174,6 +175,79 @@ fn bench_reports_every_test() {
     assert!(runs.iter().all(|r| r["tokens_per_second"].as_f64().unwrap() > 0.0));
     assert!(report["weight_bytes_per_token"].as_u64().unwrap() > 0);
     assert!(report["read_bandwidth"][0]["bytes_per_second"].as_f64().unwrap() > 0.0);
+}
+
+/// Bytes that a token reads of a file's matrices, from the names and sizes of its tensors alone.
+fn matrix_bytes(path: &str) -> u64 {
+    let file = Gguf::open(path).unwrap();
+    let number = |key: &str| u64::from(file.metadata().u32(&format!("kimi-k3.{key}")).unwrap());
+    let bytes = |t: Tensor<'_>| file.bytes(t.span()).len() as u64;
+    file.tensors()
+        .filter(|t| t.dims().iter().filter(|&&d| d > 1).count() > 1 && !t.name().contains("conv1d"))
+        .map(|t| match t.name() {
+            "token_embd.weight" => bytes(t) / t.dims()[1],
+            name if name.contains("_exps.") => {
+                bytes(t) * number("expert_used_count") / number("expert_count")
+            }
+            _ => bytes(t),
+        })
+        .sum()
+}
+
+#[test]
+fn bench_says_where_the_time_goes() {
+    let model = tiny();
+    let args = "--pp 16 --tg 4 --depth 32 --threads 2 --runs 1 --parts".split(' ');
+    let args: Vec<&str> = ["bench", "-m", &model].into_iter().chain(args).collect();
+    let report: Value = serde_json::from_str(&output(&[&args[..], &["--json"]].concat())).unwrap();
+    let number = |run: usize, part: &str, key: &str| {
+        let parts = report["runs"][run]["parts"].as_array().unwrap();
+        parts.iter().find(|p| p["part"] == part).unwrap()[key].as_f64().unwrap()
+    };
+    let sum = |run: usize, key: &str| -> f64 {
+        report["runs"][run]["parts"].as_array().unwrap().iter().map(|p| p[key].as_f64().unwrap()).sum()
+    };
+    for limit in ["integer_macs_per_second", "float_macs_per_second"] {
+        assert!(report["peak"][0][limit].as_f64().unwrap() > 0.0, "{limit}");
+    }
+    for (run, passes) in [(0, 1.0), (1, 4.0)] {
+        let outside = report["runs"][run]["seconds"].as_f64().unwrap();
+        let inside = sum(run, "seconds");
+        assert!(inside > 0.0 && inside <= outside, "{inside} of {outside} s");
+        assert_eq!(report["runs"][run]["passes"], passes);
+    }
+    // A token reads what its file says, and what the report says elsewhere.
+    let token = matrix_bytes(&model) as f64;
+    assert_eq!(report["weight_bytes_per_token"], token);
+    assert_eq!(sum(1, "weight_bytes"), 4.0 * token);
+    // Every weight of this model has four bytes, is read once a pass and multiplied with every token.
+    for (run, tokens) in [(0, 16.0), (1, 1.0)] {
+        for part in
+            ["KDA projections", "KDA output", "MLA queries", "MLA values", "MLA output", "router, latent in"]
+        {
+            let weights = number(run, part, "weight_bytes") / 4.0;
+            assert_eq!(number(run, part, "float_macs"), tokens * weights, "{part}");
+        }
+    }
+    // Sixteen tokens hit more experts than one does, but no more than there are: one hits two of eight.
+    let experts = |run: usize| number(run, "experts, down", "weight_bytes");
+    assert!(experts(0) > experts(1) / 4.0 && experts(0) <= experts(1));
+    // Looking back at rows in half precision: 33 of each MLA layer for the first token, and one more for each other.
+    let file = Gguf::open(&model).unwrap();
+    let size = |key: &str| f64::from(file.metadata().u32(&format!("kimi-k3.{key}")).unwrap());
+    let row = 3.0 * 2.0 * (size("attention.kv_lora_rank") + size("rope.dimension_count"));
+    assert_eq!(number(1, "MLA attention", "state_bytes"), (33.0 + 34.0 + 35.0 + 36.0) * row);
+    assert_eq!(number(0, "MLA attention", "state_bytes"), 48.0 * row);
+
+    let table = output(&args);
+    let parts = report["runs"][1]["parts"].as_array().unwrap();
+    let lines: Vec<&str> = table.lines().skip_while(|l| !l.contains("tg4")).collect();
+    let share = |name: &str| -> f64 {
+        let line = lines.iter().find(|l| l.starts_with(name)).unwrap_or_else(|| panic!("{name}: {table}"));
+        line[name.len()..].split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let all: f64 = parts.iter().map(|p| share(p["part"].as_str().unwrap())).sum();
+    assert!((all - 100.0).abs() < 1.0 && share("all") == 100.0, "{all} %: {table}");
 }
 
 #[test]

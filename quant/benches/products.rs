@@ -1,15 +1,15 @@
 //! How fast each format is multiplied: `cargo bench -p kadence-quant`.
 //!
 //! With one vector what counts is how many weight bytes a second are worked through, on a set that the caches don't
-//! hold; with many, how many multiplications. Both are printed for the path of this processor and the portable one,
-//! measured in turn in one run.
+//! hold, and how many multiplications if they do; with many, how many multiplications. All paths that this processor
+//! can run are measured in turn in one run.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use kadence_quant::activation::{Vector, lengths, quantize};
-use kadence_quant::product::{Product, portable};
-use kadence_quant::{Format, kernels, product};
+use kadence_quant::activation::{Line, UNIT, Vector, lengths, quantize};
+use kadence_quant::product::Product;
+use kadence_quant::{Format, products};
 
 const N: usize = 1024;
 
@@ -30,8 +30,11 @@ fn seconds(mut f: impl FnMut()) -> f64 {
 
 fn main() {
     let only: Option<Format> = std::env::args().nth(1).and_then(|name| Format::from_name(&name));
-    println!("rows of {N}; {} against portable", kernels());
-    println!("{:>8} {:>19} {:>27} {:>27}", "", "1 vector, GB/s", "4 vectors, GMAC/s", "64 vectors, GMAC/s");
+    println!("rows of {N}");
+    println!(
+        "{:>8} {:>9} {:>15} {:>15} {:>18} {:>19}",
+        "", "", "1 vector, GB/s", "in cache, GMAC/s", "4 vectors, GMAC/s", "64 vectors, GMAC/s"
+    );
     for format in Format::all().filter(|f| only.is_none_or(|o| o == *f)) {
         let row = format.bytes(N).unwrap();
         let rows = (64 << 20) / row;
@@ -39,8 +42,10 @@ fn main() {
         let w: Vec<u8> = (0..rows * row).map(|i| (i * 37 % 59) as u8).collect();
         let x: Vec<f32> = (0..64 * N).map(|i| (i * 31 % 97) as f32 / 48.0 - 1.0).collect();
         let [q, scale, sums] = lengths(N);
-        let (mut q, mut scale, mut sums) = (vec![0; 64 * q], vec![0.0; 64 * scale], vec![0.0; 64 * sums]);
-        quantize(&x, &mut q, &mut scale, &mut sums);
+        let (mut scale, mut sums) = (vec![0.0; 64 * scale], vec![0.0; 64 * sums]);
+        let mut q = vec![Line::ZERO; 64 * q / UNIT];
+        quantize(&x, Line::integers_mut(&mut q), &mut scale, &mut sums);
+        let q = Line::integers(&q);
         let vectors: Vec<Vector<'_>> = (0..64)
             .map(|t| Vector {
                 f32: &x[t * N..][..N],
@@ -60,16 +65,16 @@ fn main() {
             let time = seconds(|| f(black_box(&w[..rows * row]), vectors, &mut y));
             (rows * N * vectors.len()) as f64 / time / 1e9
         };
-        let (fast, slow) = (product(format), portable(format));
-        println!(
-            "{:>8} {:>9.2} {:>9.2} {:>13.1} {:>13.1} {:>13.1} {:>13.1}",
-            format.name(),
-            bandwidth(fast, rows),
-            bandwidth(slow, rows / 16),
-            rate(fast, &vectors[..4]),
-            rate(slow, &vectors[..4]),
-            rate(fast, &vectors),
-            rate(slow, &vectors),
-        );
+        for (kernels, product) in products(format) {
+            let rows = if kernels == "portable" { rows / 16 } else { rows };
+            println!(
+                "{:>8} {kernels:>9} {:>15.2} {:>15.1} {:>18.1} {:>19.1}",
+                format.name(),
+                bandwidth(product, rows),
+                rate(product, &vectors[..1]),
+                rate(product, &vectors[..4]),
+                rate(product, &vectors),
+            );
+        }
     }
 }

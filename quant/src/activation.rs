@@ -73,16 +73,30 @@ pub fn lengths(n: usize) -> [usize; 3] {
     if n.is_multiple_of(UNIT) { [n, n.div_ceil(BLOCK), n / SUM] } else { [0; 3] }
 }
 
-crate::simd::dispatch! {
-    /// Quantizes `x`, whose length is a multiple of [`UNIT`], to parts of the [`lengths`] that go with it. The scale is
-    /// max|x| / 8191; integers are the nearest, of two equally near the even one. A block with an element that isn't
-    /// finite has a scale that isn't, so that products with it aren't numbers either.
-    pub fn quantize(x: &[f32], q: &mut [i16], scale: &mut [f32], sums: &mut [f32]) = quantize_body;
+/// Quantizes `x`, whose length is a multiple of [`UNIT`], to parts of the [`lengths`] that go with it. The scale is
+/// max|x| / 8191; integers are the nearest, of two equally near the even one. A block with an element that isn't
+/// finite has a scale that isn't, so that products with it aren't numbers either.
+pub fn quantize(x: &[f32], q: &mut [i16], scale: &mut [f32], sums: &mut [f32]) {
+    assert_eq!([q.len(), scale.len(), sums.len()], lengths(x.len()));
+    #[cfg(not(target_arch = "aarch64"))]
+    quantize_vectorised(x, q, scale, sums);
+    // SAFETY: every processor that this build is for has NEON. The compiler makes three times as many instructions of
+    // the body below.
+    #[cfg(target_arch = "aarch64")]
+    #[allow(unsafe_code)]
+    unsafe {
+        crate::neon::quantize(x, q, scale, sums);
+    }
 }
 
+#[cfg(not(target_arch = "aarch64"))]
+crate::simd::dispatch! {
+    fn quantize_vectorised(x: &[f32], q: &mut [i16], scale: &mut [f32], sums: &mut [f32]) = quantize_body;
+}
+
+#[cfg(any(test, not(target_arch = "aarch64")))]
 #[inline(always)]
 fn quantize_body<const FMA: bool>(x: &[f32], q: &mut [i16], scale: &mut [f32], sums: &mut [f32]) {
-    assert_eq!([q.len(), scale.len(), sums.len()], lengths(x.len()));
     let blocks = x.chunks(BLOCK).zip(q.chunks_mut(BLOCK)).zip(sums.chunks_mut(BLOCK / SUM));
     for (((x, q), sums), scale) in blocks.zip(scale) {
         // Without their signs, floats sort as their bits do, and NaN above all: one in the block can't get lost.

@@ -222,17 +222,21 @@ fn q3_k(b: &[u8; 110], y: &mut [f32; SUPER]) {
     }
 }
 
-/// The eight 6-bit scales and minima of Q4_K and Q5_K.
+/// The eight 6-bit scales and the eight minima of a block of Q4_K or Q5_K: a byte each.
 #[inline(always)]
-fn q45_k_scales(b: &[u8]) -> ([u8; 8], [u8; 8]) {
-    let scale = |j: usize| if j < 4 { b[j] & 63 } else { b[j + 4] & 15 | b[j - 4] >> 6 << 4 };
-    let min = |j: usize| if j < 4 { b[j + 4] & 63 } else { b[j + 4] >> 4 | b[j] >> 6 << 4 };
-    (std::array::from_fn(scale), std::array::from_fn(min))
+pub(crate) fn q45_k_scales(b: &[u8]) -> [u64; 2] {
+    const SIX: u32 = 0x3f3f_3f3f;
+    const FOUR: u32 = 0x0f0f_0f0f;
+    const TWO: u32 = 0x0303_0303;
+    let (x, y, z) = (u32_at(b, 4), u32_at(b, 8), u32_at(b, 12));
+    let high_scales = z & FOUR | (x >> 6 & TWO) << 4;
+    let high_mins = z >> 4 & FOUR | (y >> 6 & TWO) << 4;
+    [u64::from(x & SIX) | u64::from(high_scales) << 32, u64::from(y & SIX) | u64::from(high_mins) << 32]
 }
 
 fn q45_k(b: &[u8], fifth: Option<&[u8]>, codes: &[u8], y: &mut [f32; SUPER]) {
     let (d, dmin) = (half(b, 0), half(b, 2));
-    let (scales, mins) = q45_k_scales(&b[4..16]);
+    let [scales, mins] = q45_k_scales(b).map(u64::to_le_bytes);
     for (j, y) in y.chunks_exact_mut(32).enumerate() {
         let (scale, min) = (d * f32::from(scales[j]), dmin * f32::from(mins[j]));
         for (l, y) in y.iter_mut().enumerate() {

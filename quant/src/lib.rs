@@ -5,7 +5,9 @@
 //! - [`decode()`], [`encode()`]: blocks to f32 and back.
 //! - [`activation`]: activations, and their quantized form.
 //! - [`mod@product`]: what a product is, and the portable products, the reference for every other path.
-//! - `avx2`: the fast products: rows are unfolded to integers, and those multiplied.
+//! - `avx2`, `neon`: the fast products: rows are unfolded to integers, and those multiplied. `avx512` widens the part of
+//!   `avx2` for many vectors.
+//! - [`peak`]: what the processor could do at most.
 //! - [`state`]: codecs of stored session states, which are no GGUF formats.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -13,10 +15,15 @@
 pub mod activation;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod decode;
 mod encode;
 pub mod format;
 mod grids;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+pub mod peak;
 pub mod product;
 mod simd;
 pub mod state;
@@ -27,20 +34,25 @@ pub use format::Format;
 
 /// The product of a format on this processor.
 pub fn product(format: Format) -> product::Product {
+    products(format).next().expect("the portable one").1
+}
+
+/// All products of a format that this processor can run, the fastest first, with the names of what they are built for.
+/// The last is the portable one.
+pub fn products(format: Format) -> impl Iterator<Item = (&'static str, product::Product)> {
     #[cfg(target_arch = "x86_64")]
-    if simd::has_avx2()
-        && let Some(fast) = avx2::product(format)
-    {
-        return fast;
-    }
-    product::portable(format)
+    let fast = [
+        simd::has_avx512().then(|| avx512::product(format)).flatten().map(|f| ("avx512", f)),
+        simd::has_avx2().then(|| avx2::product(format)).flatten().map(|f| ("avx2", f)),
+    ];
+    #[cfg(target_arch = "aarch64")]
+    let fast = [neon::product(format).map(|f| (neon::kernels(), f))];
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let fast = [];
+    fast.into_iter().flatten().chain([("portable", product::portable(format))])
 }
 
 /// What the products on this processor are built for.
 pub fn kernels() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    if simd::has_avx2() {
-        return "avx2";
-    }
-    "portable"
+    products(Format::Q4_K).next().expect("the portable one").0
 }

@@ -7,6 +7,16 @@ pub(crate) fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
+/// Whether this processor has what the AVX-512 products need.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_avx512() -> bool {
+    has_avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
+}
+
 /// Makes functions that call their body in the build for this processor. A body is an `#[inline(always)]`
 /// function with a `const FMA: bool` parameter, true where multiply-add in one rounding is an instruction.
 macro_rules! dispatch {

@@ -1,15 +1,19 @@
 //! `kadence bench`: how fast a model reads and answers here, and how near that is to what the memory can deliver.
 
+mod limits;
+mod parts;
+
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::engine::PASS;
-use crate::model::{Chunk, Forward, Logits, State};
+use crate::model::{Chunk, Forward, Logits, Parts, State};
 
 use super::{Failure, open};
+use limits::Limits;
 
 /// Measure how fast a model reads prompts and generates
 #[derive(clap::Args)]
@@ -35,6 +39,9 @@ pub struct Args {
     /// Runs of each test, of which the median is reported
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: usize,
+    /// Show which part of the model takes how long, and how near that is to what memory and processor can do
+    #[arg(long)]
+    parts: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -46,6 +53,37 @@ struct Run {
     depth: usize,
     threads: usize,
     tokens_per_second: f64,
+    parts: Option<Measured>,
+}
+
+/// Where the time of a run went.
+#[derive(Default)]
+struct Measured {
+    parts: Parts,
+    passes: usize,
+    /// How long the passes took, seen from outside.
+    time: Duration,
+}
+
+/// Runs passes, and measures their parts if that is wanted.
+struct Runner<'a> {
+    forward: &'a mut Forward,
+    measured: Option<Measured>,
+}
+
+impl Runner<'_> {
+    fn pass(&mut self, chunks: &mut [Chunk<'_>]) -> Result<(), Failure> {
+        let start = Instant::now();
+        match &mut self.measured {
+            None => self.forward.run(chunks).map_err(failed)?,
+            Some(measured) => self.forward.measure(chunks, &mut measured.parts).map_err(failed)?,
+        };
+        if let Some(measured) = &mut self.measured {
+            measured.passes += 1;
+            measured.time += start.elapsed();
+        }
+        Ok(())
+    }
 }
 
 /// Runs the command.
@@ -55,53 +93,60 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let default = [crate::compute::Pool::default_threads()];
     let threads = if args.threads.is_empty() { &default[..] } else { &args.threads };
     let mut runs = Vec::new();
-    let mut bandwidth = Vec::new();
+    let mut all_limits = Vec::new();
     for &threads in threads {
         let mut forward = Forward::new(model.clone(), threads).map_err(failed)?;
-        bandwidth.push((threads, read_bandwidth(threads)));
+        let limits = Limits::measure(threads);
         for &depth in &args.depth {
             let mut base = open::state(&forward);
-            read(&mut forward, &mut base, depth)?;
+            read(&mut Runner { forward: &mut forward, measured: None }, &mut base, depth)?;
             let mut measure =
-                |name: String, f: &mut dyn FnMut(&mut Forward, &mut State) -> Result<usize, Failure>| {
+                |name: String, f: &mut dyn FnMut(&mut Runner<'_>, &mut State) -> Result<usize, Failure>| {
                     let mut rates = Vec::new();
                     for _ in 0..args.runs.max(1) {
                         let mut state = base.clone();
+                        let mut runner = Runner { forward: &mut forward, measured: None };
+                        runner.measured = args.parts.then(Measured::default);
                         let start = Instant::now();
-                        let tokens = f(&mut forward, &mut state)?;
-                        rates.push(tokens as f64 / start.elapsed().as_secs_f64());
+                        let tokens = f(&mut runner, &mut state)?;
+                        rates.push((tokens as f64 / start.elapsed().as_secs_f64(), runner.measured));
                     }
-                    rates.sort_by(f64::total_cmp);
-                    let run = Run { test: name, depth, threads, tokens_per_second: rates[rates.len() / 2] };
+                    rates.sort_by(|a, b| f64::total_cmp(&a.0, &b.0));
+                    let (tokens_per_second, parts) = rates.swap_remove(rates.len() / 2);
+                    let run = Run { test: name, depth, threads, tokens_per_second, parts };
                     if !args.json {
                         let Run { test, tokens_per_second, .. } = &run;
                         writeln!(
                             out,
                             "{test:>8}  depth {depth:>6}  {threads} threads  {tokens_per_second:9.2} tokens/s"
                         )?;
+                        if let Some(measured) = &run.parts {
+                            parts::print(measured, &limits, out)?;
+                        }
                     }
                     runs.push(run);
                     Ok::<(), Failure>(())
                 };
             for &n in &args.pp {
-                measure(format!("pp{n}"), &mut |forward, state| read(forward, state, n))?;
+                measure(format!("pp{n}"), &mut |runner, state| read(runner, state, n))?;
             }
             for &n in &args.tg {
                 for &sessions in &args.sessions {
                     let name = if sessions == 1 { format!("tg{n}") } else { format!("{sessions} x tg{n}") };
-                    measure(name, &mut |forward, state| generate(forward, state, n, sessions))?;
+                    measure(name, &mut |runner, state| generate(runner, state, n, sessions))?;
                 }
             }
         }
+        all_limits.push((threads, limits));
     }
-    report(args, out, bytes, &bandwidth, &runs)
+    report(args, out, bytes, &all_limits, &runs)
 }
 
 fn report(
     args: &Args,
     out: &mut dyn Write,
     bytes: u64,
-    bandwidth: &[(usize, f64)],
+    limits: &[(usize, Limits)],
     runs: &[Run],
 ) -> Result<(), Failure> {
     let gigabytes = |run: &Run| run.tokens_per_second * bytes as f64 / 1e9;
@@ -115,14 +160,24 @@ fn report(
                 if r.test.starts_with("tg") {
                     run["weight_bytes_per_second"] = json!(r.tokens_per_second * bytes as f64);
                 }
+                if let Some(measured) = &r.parts {
+                    let limits = limits.iter().find(|(threads, _)| *threads == r.threads);
+                    run["passes"] = json!(measured.passes);
+                    run["seconds"] = json!(measured.time.as_secs_f64());
+                    run["parts"] = limits.map(|(_, limits)| parts::report(measured, limits)).into();
+                }
                 run
             })
             .collect();
         let bandwidth: Vec<_> =
-            bandwidth.iter().map(|(t, b)| json!({ "threads": t, "bytes_per_second": b })).collect();
+            limits.iter().map(|(t, l)| json!({ "threads": t, "bytes_per_second": l.memory })).collect();
+        let peak: Vec<_> = limits
+            .iter()
+            .map(|(t, l)| json!({ "threads": t, "integer_macs_per_second": l.integers, "float_macs_per_second": l.floats }))
+            .collect();
         let report = json!({
             "model": args.model, "kernels": kadence_quant::kernels(), "weight_bytes_per_token": bytes,
-            "read_bandwidth": bandwidth, "runs": runs,
+            "read_bandwidth": bandwidth, "peak": peak, "runs": runs,
         });
         writeln!(out, "{report:#}")?;
         return Ok(());
@@ -133,14 +188,14 @@ fn report(
         bytes as f64 / 1e6,
         kadence_quant::kernels()
     )?;
-    for (threads, bandwidth) in bandwidth {
+    for (threads, Limits { memory, .. }) in limits {
         let best = runs.iter().filter(|r| r.threads == *threads && r.test.starts_with("tg")).map(gigabytes);
         let best = best.fold(0.0, f64::max);
         writeln!(
             out,
             "{threads} threads: weights read at up to {best:.2} GB/s; the memory delivers {:.2} GB/s ({:.0} %)",
-            bandwidth / 1e9,
-            best / bandwidth * 1e11,
+            memory / 1e9,
+            best / memory * 1e11,
         )?;
     }
     Ok(())
@@ -155,24 +210,24 @@ fn tokens(first: usize, count: usize, vocabulary: usize) -> Vec<u32> {
     (first..first + count).map(|i| (i as u64 * 2_654_435_761 % vocabulary as u64) as u32).collect()
 }
 
-fn read(forward: &mut Forward, state: &mut State, count: usize) -> Result<usize, Failure> {
-    let tokens = tokens(state.tokens(), count, forward.model().config().vocabulary);
+fn read(runner: &mut Runner<'_>, state: &mut State, count: usize) -> Result<usize, Failure> {
+    let tokens = tokens(state.tokens(), count, runner.forward.model().config().vocabulary);
     let passes = tokens.len().div_ceil(PASS);
     for (i, tokens) in tokens.chunks(PASS).enumerate() {
         let logits = if i + 1 == passes { Logits::Last } else { Logits::None };
-        forward.run(&mut [Chunk { tokens, state: &mut *state, logits }]).map_err(failed)?;
+        runner.pass(&mut [Chunk { tokens, state: &mut *state, logits }])?;
     }
     Ok(count)
 }
 
 /// All tokens that so many sessions generate, each `count`; they start alike and go on with different ones.
 fn generate(
-    forward: &mut Forward,
+    runner: &mut Runner<'_>,
     state: &mut State,
     count: usize,
     sessions: usize,
 ) -> Result<usize, Failure> {
-    let vocabulary = forward.model().config().vocabulary;
+    let vocabulary = runner.forward.model().config().vocabulary;
     let mut states = vec![state.clone(); sessions];
     let texts: Vec<_> =
         (0..sessions).map(|i| tokens(state.tokens() + 1 + i * count, count, vocabulary)).collect();
@@ -182,32 +237,7 @@ fn generate(
             .zip(&texts)
             .map(|(state, text)| Chunk { tokens: &text[at..at + 1], state, logits: Logits::Last })
             .collect();
-        forward.run(&mut chunks).map_err(failed)?;
+        runner.pass(&mut chunks)?;
     }
     Ok(count * sessions)
-}
-
-/// Bytes a second that `threads` threads read from memory together, one after the other: the best of a few runs over
-/// more than any cache holds.
-fn read_bandwidth(threads: usize) -> f64 {
-    const BYTES: usize = 512 << 20;
-    let data = vec![1u64; BYTES / size_of::<u64>()];
-    let once = || {
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for part in data.chunks(data.len().div_ceil(threads)) {
-                scope.spawn(|| {
-                    let mut sums = [0u64; 16];
-                    for lanes in part.as_chunks::<16>().0 {
-                        for i in 0..16 {
-                            sums[i] ^= lanes[i];
-                        }
-                    }
-                    std::hint::black_box(sums);
-                });
-            }
-        });
-        BYTES as f64 / start.elapsed().as_secs_f64()
-    };
-    (0..5).map(|_| once()).fold(0.0, f64::max)
 }

@@ -23,6 +23,8 @@ use super::pool::Pool;
 const TILE_ROWS: usize = 32;
 /// Vectors that share a tile of weight rows: many, since the rows are unfolded once for all of them.
 const TILE_VECTORS: usize = 64;
+/// Vectors up to which rows are multiplied one by one.
+const FEW_VECTORS: usize = 4;
 /// Weight bytes of a part: long against the 50 ns that taking a part costs, short against a region.
 const PART_BYTES: usize = 64 << 10;
 
@@ -211,7 +213,10 @@ fn split(jobs: impl Iterator<Item = (usize, usize)> + Clone, threads: usize, gra
 /// Runs all sums in one region.
 pub fn sums(pool: &Pool, jobs: &mut [Sum<'_>]) {
     let sizes = jobs.iter().map(|j| (j.n_out, j.terms.iter().map(|t| t.weights.row_bytes()).sum::<usize>()));
-    let parts = split(sizes, pool.threads(), 4);
+    // Many vectors are multiplied with panels of rows, which parts of a few rows would leave mostly empty: a row of all
+    // experts has more bytes than a part should.
+    let most = jobs.iter().flat_map(|j| &j.terms).map(Term::len).max().unwrap_or(0);
+    let parts = split(sizes, pool.threads(), if most > FEW_VECTORS { TILE_ROWS } else { 4 });
     let jobs: Vec<(&[Term<'_>], Disjoint<'_, f32>, usize, bool)> =
         jobs.iter_mut().map(|j| (j.terms.as_slice(), Disjoint::new(&mut *j.out), j.n_out, j.add)).collect();
     pool.for_each(parts.len(), |i| {

@@ -2,7 +2,7 @@
 //!
 //! A kernel is written once, as an `#[inline(always)]` function that is generic over [`Lanes`]: eight f32 that the
 //! processor keeps in its registers. [`dispatch!`] makes it twice, for any processor and for those with AVX2 and
-//! FMA, and chooses by what the processor has. Bodies that only map slices may also be plain loops over
+//! FMA, and chooses by what the processor has; on aarch64, where every processor has NEON, once. Bodies that only map slices may also be plain loops over
 //! [`Lanes::fused`]: they are vectorised by the compiler, for the processor that the instance is made for.
 
 /// Numbers in a [`Lanes`].
@@ -60,12 +60,15 @@ pub(crate) fn store_all<L: Lanes, const N: usize>(vectors: [L; N], out: &mut [f3
 }
 
 /// Whether every processor that this build is for multiplies and adds in one instruction.
+#[cfg(any(test, not(target_arch = "aarch64")))]
 const BASELINE_FUSES: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
 /// [`Lanes`] of any processor.
+#[cfg(any(test, not(target_arch = "aarch64")))]
 #[derive(Clone, Copy)]
 pub(crate) struct Portable([f32; LANES]);
 
+#[cfg(any(test, not(target_arch = "aarch64")))]
 impl Portable {
     #[inline(always)]
     fn zip(mut self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
@@ -76,6 +79,7 @@ impl Portable {
     }
 }
 
+#[cfg(any(test, not(target_arch = "aarch64")))]
 impl Lanes for Portable {
     #[inline(always)]
     fn splat(x: f32) -> Self {
@@ -202,6 +206,92 @@ mod avx2 {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 
+#[cfg(target_arch = "aarch64")]
+#[allow(unsafe_code)]
+mod neon {
+    use super::{LANES, Lanes};
+    use std::arch::aarch64::*;
+
+    /// [`Lanes`] in two registers. Every processor that a build for aarch64 runs on has NEON: hence the bodies below are
+    /// safe.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Neon(float32x4_t, float32x4_t);
+
+    impl Lanes for Neon {
+        #[inline(always)]
+        fn splat(x: f32) -> Self {
+            // SAFETY: see `Neon`.
+            unsafe { Neon(vdupq_n_f32(x), vdupq_n_f32(x)) }
+        }
+
+        #[inline(always)]
+        fn load(x: &[f32]) -> Self {
+            let x: &[f32; LANES] = x.first_chunk().expect("at least eight numbers");
+            // SAFETY: see `Neon`; there are eight numbers.
+            unsafe { Neon(vld1q_f32(x.as_ptr()), vld1q_f32(x[4..].as_ptr())) }
+        }
+
+        #[inline(always)]
+        fn store(self, out: &mut [f32]) {
+            let out: &mut [f32; LANES] = out.first_chunk_mut().expect("room for eight numbers");
+            // SAFETY: see `Neon`; there is room for eight numbers.
+            unsafe {
+                vst1q_f32(out.as_mut_ptr(), self.0);
+                vst1q_f32(out[4..].as_mut_ptr(), self.1);
+            }
+        }
+
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            // SAFETY: see `Neon`.
+            unsafe { Neon(vaddq_f32(self.0, other.0), vaddq_f32(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self {
+            // SAFETY: see `Neon`.
+            unsafe { Neon(vmulq_f32(self.0, other.0), vmulq_f32(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn mul_add(self, factor: Self, summand: Self) -> Self {
+            // SAFETY: see `Neon`.
+            unsafe { Neon(vfmaq_f32(summand.0, self.0, factor.0), vfmaq_f32(summand.1, self.1, factor.1)) }
+        }
+
+        #[inline(always)]
+        fn max(self, other: Self) -> Self {
+            // SAFETY: see `Neon`. Its own instruction gives NaN where either is.
+            unsafe {
+                Neon(
+                    vbslq_f32(vcgtq_f32(self.0, other.0), self.0, other.0),
+                    vbslq_f32(vcgtq_f32(self.1, other.1), self.1, other.1),
+                )
+            }
+        }
+
+        #[inline(always)]
+        fn sum(self) -> f32 {
+            // SAFETY: see `Neon`.
+            unsafe {
+                let four = vaddq_f32(self.0, self.1);
+                vpadds_f32(vadd_f32(vget_low_f32(four), vget_high_f32(four)))
+            }
+        }
+
+        #[inline(always)]
+        fn fused(x: f32, factor: f32, summand: f32) -> f32 {
+            x.mul_add(factor, summand)
+        }
+    }
+}
+
+#[cfg(not(target_arch = "aarch64"))]
+pub(crate) use Portable as Baseline;
+/// What every processor has that this build is for.
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon as Baseline;
+
 /// Makes functions out of bodies that are generic over [`Lanes`]: `dispatch! { fn name(arguments) = body; }`.
 macro_rules! dispatch {
     ($(
@@ -223,7 +313,7 @@ macro_rules! dispatch {
                     return unsafe { wide($($arg),*) };
                 }
             }
-            $body::<$crate::compute::simd::Portable>($($arg),*)
+            $body::<$crate::compute::simd::Baseline>($($arg),*)
         }
     )+};
 }

@@ -16,6 +16,7 @@ use crate::gguf::Gguf;
 
 use super::config::{Config, Decay};
 use super::error::Error;
+use super::parts::{Batch, Laps, Part, Parts};
 use super::route::Routes;
 use super::state::State;
 use super::weights::{Dense, FeedForward, Kda, Layer, MixerWeights, Mla, ModelWeights, Moe, OutputGate};
@@ -47,7 +48,8 @@ impl Model {
     /// Bytes of weights that a token reads: all matrices, of the routed experts those that it uses, of the embedding
     /// a row.
     pub fn bytes_per_token(&self) -> u64 {
-        self.weights.bytes_per_token(self.config.experts.as_ref().map_or(0, |e| e.used)) as u64
+        let used = self.config.experts.as_ref().map_or(0, |e| e.used);
+        Batch::token(used).work(&self.weights, &self.config).iter().map(|work| work.weights).sum()
     }
 
     /// The file it came from.
@@ -152,7 +154,7 @@ impl Forward {
     /// [`Error::Token`] for a token outside the vocabulary; then no state has changed. [`Error::Gguf`] if a part of the
     /// file couldn't be read; then the states are of no use.
     pub fn run(&mut self, chunks: &mut [Chunk<'_>]) -> Result<&[f32], Error> {
-        self.observe(chunks, &mut |_, _, _| {})
+        self.pass(chunks, &mut |_, _, _| {}, None)
     }
 
     /// [`Forward::run`], with a look at what is computed on the way.
@@ -160,12 +162,34 @@ impl Forward {
     /// # Errors
     /// As [`Forward::run`].
     pub fn observe(&mut self, chunks: &mut [Chunk<'_>], observer: Observer<'_>) -> Result<&[f32], Error> {
+        self.pass(chunks, observer, None)
+    }
+
+    /// [`Forward::run`], with what each part took and had to do added to `parts`.
+    ///
+    /// # Errors
+    /// As [`Forward::run`].
+    pub fn measure(&mut self, chunks: &mut [Chunk<'_>], parts: &mut Parts) -> Result<&[f32], Error> {
+        let batch = Batch::new(chunks.iter().map(|c| (c.tokens.len(), &*c.state)));
+        self.pass(chunks, &mut |_, _, _| {}, Some(&mut *parts))?;
+        let batch = batch.with_outputs(self.scratch.logits.len() / self.model.config.vocabulary);
+        parts.finish(&self.model.weights, &self.model.config, batch);
+        Ok(&self.scratch.logits)
+    }
+
+    fn pass(
+        &mut self,
+        chunks: &mut [Chunk<'_>],
+        observer: Observer<'_>,
+        parts: Option<&mut Parts>,
+    ) -> Result<&[f32], Error> {
         let vocabulary = self.model.config.vocabulary;
         let outside = chunks.iter().flat_map(|c| c.tokens).find(|&&t| t as usize >= vocabulary);
         if let Some(&token) = outside {
             return Err(Error::Token { token, vocabulary });
         }
-        Pass { model: &self.model, pool: &self.pool, s: &mut self.scratch, chunks, observer }.run();
+        let laps = Laps::start(parts);
+        Pass { model: &self.model, pool: &self.pool, s: &mut self.scratch, chunks, observer, laps }.run();
         // A file that shrank meanwhile has read as zeros.
         self.model.file.check_undamaged()?;
         Ok(&self.scratch.logits)
@@ -179,6 +203,7 @@ struct Pass<'a, 'c> {
     s: &'a mut Scratch,
     chunks: &'a mut [Chunk<'c>],
     observer: Observer<'a>,
+    laps: Laps<'a>,
 }
 
 impl Pass<'_, '_> {
@@ -190,12 +215,14 @@ impl Pass<'_, '_> {
             return;
         }
         self.embed(tokens);
+        self.laps.end(Part::Embedding);
         let (mut kda, mut mla) = (0, 0);
         for (i, layer) in model.weights.layers.iter().enumerate() {
             self.mix(layer.mixer_score.as_deref(), &layer.mixer_norm, "res_attn", i);
             if config.residual_block.is_some_and(|block| i.is_multiple_of(block)) {
                 self.s.streams.push_bank(config.epsilon);
             }
+            self.laps.end(Part::Streams);
             match &layer.mixer {
                 MixerWeights::Kda(weights) => {
                     self.kda(weights, i, kda);
@@ -210,6 +237,7 @@ impl Pass<'_, '_> {
             math::add(self.s.streams.current_mut(), &self.s.y);
             self.feed_forward(layer, i);
         }
+        self.laps.end(Part::Streams);
         self.head();
         for chunk in &mut *self.chunks {
             chunk.state.advance(chunk.tokens.len());
@@ -268,6 +296,7 @@ impl Pass<'_, '_> {
             );
         }
         compute::copy_rows(pool, narrow, config.kda_head, low_rank);
+        self.laps.end(Part::KdaProjections);
         let settings = KdaLayer {
             heads: config.heads,
             size: config.kda_head,
@@ -298,10 +327,12 @@ impl Pass<'_, '_> {
         (self.observer)("kda_g1", layer, &kda.decay);
         (self.observer)("kda_beta", layer, beta);
         (self.observer)("kda_scan_out", layer, &kda.read);
+        self.laps.end(Part::KdaRule);
         compute::sums(
             pool,
             &mut [Sum::product(w.output.weights(file, 0), inner, sized(y, tokens * config.width))],
         );
+        self.laps.end(Part::KdaOutput);
     }
 
     fn mla(&mut self, w: &Mla, layer: usize, index: usize) {
@@ -345,6 +376,7 @@ impl Pass<'_, '_> {
             }
             None => &*x,
         };
+        self.laps.end(Part::MlaProjections);
         let queries = sized(queries, tokens * config.heads * row);
         compute::queries(
             pool,
@@ -354,6 +386,7 @@ impl Pass<'_, '_> {
             query_input,
             queries,
         );
+        self.laps.end(Part::MlaQueries);
         let mut at = 0;
         let sources: Vec<_> = self.chunks.iter().map(|c| c.state.rows.layer(index)).collect();
         let mut pieces = Vec::new();
@@ -374,18 +407,22 @@ impl Pass<'_, '_> {
             .collect();
         let width = Shape { heads: config.heads, width: row, latent: config.latent };
         compute::attend(pool, width, &sequences, queries, attended);
+        self.laps.end(Part::MlaAttention);
         let values = sized(values, tokens * config.heads * config.value);
         let gate = w.gate.as_ref().map(|_| gate.as_slice());
         compute::values(pool, shape, |h| w.value.weights(file, h), attended, gate, values, inner);
         (self.observer)("mla_pre_gate", layer, values);
+        self.laps.end(Part::MlaValues);
         compute::sums(
             pool,
             &mut [Sum::product(w.output.weights(file, 0), inner, sized(y, tokens * config.width))],
         );
+        self.laps.end(Part::MlaOutput);
     }
 
     fn feed_forward(&mut self, layer: &Layer, i: usize) {
         self.mix(layer.ffn_score.as_deref(), &layer.ffn_norm, "res_ffn", i);
+        self.laps.end(Part::Streams);
         match &layer.ffn {
             FeedForward::Dense(weights) => self.dense(weights),
             FeedForward::Moe(weights) => self.moe(weights, i),
@@ -404,6 +441,7 @@ impl Pass<'_, '_> {
         compute::gate_up(pool, &[job], config.activation(), &mut [shared_hidden]);
         let down = Sum::product(w.down.weights(file, 0), shared_hidden, sized(y, tokens * config.width));
         compute::sums(pool, &mut [down]);
+        self.laps.end(Part::Dense);
     }
 
     fn moe(&mut self, w: &Moe, layer: usize) {
@@ -422,7 +460,10 @@ impl Pass<'_, '_> {
         if experts.latent.is_some() {
             compute::copy_rows(pool, &s.narrow, w.experts.gate_input(), &mut s.latent);
         }
+        self.laps.hit(s.routes.experts.len());
+        self.laps.end(Part::Router);
         self.hidden(w, config.activation());
+        self.laps.end(Part::ExpertsUp);
         let s = &mut *self.s;
         let mut terms: Vec<Term<'_>> = Vec::new();
         for (expert, range) in &s.routes.experts {
@@ -443,6 +484,7 @@ impl Pass<'_, '_> {
         }
         compute::sums(pool, &mut jobs);
         (self.observer)("ffn_moe_out", layer, &s.routed);
+        self.laps.end(Part::ExpertsDown);
         if let Some((_, norm, up)) = &w.latent {
             compute::norm_rows(pool, &s.routed, norm, config.epsilon, &mut s.latent);
             let terms = vec![Term::all(up.weights(file, 0), &s.latent)];
@@ -452,6 +494,7 @@ impl Pass<'_, '_> {
         }
         let chosen: Vec<f32> = s.routes.chosen.iter().map(|&e| e as f32).collect();
         (self.observer)("ffn_moe_topk", layer, &chosen);
+        self.laps.end(Part::ExpertsOut);
     }
 
     /// The hidden activations of all experts, routed and shared, in one region.
@@ -514,6 +557,7 @@ impl Pass<'_, '_> {
             self.pool,
             &mut [Sum::product(model.weights.output.weights(&model.file, 0), &s.x, logits)],
         );
+        self.laps.end(Part::Head);
     }
 }
 

@@ -4,6 +4,7 @@
 mod config;
 mod error;
 mod forward;
+mod parts;
 mod route;
 mod rows;
 mod state;
@@ -12,5 +13,6 @@ mod weights;
 pub use config::{Architecture, Config, Decay, Experts, Mixer, Situ};
 pub use error::Error;
 pub use forward::{Chunk, Forward, Logits, Model, Observer};
+pub use parts::{Part, Parts, Share, Work};
 pub use rows::{ROW_BLOCK, Rows, StoredRows, Window};
 pub use state::{KdaState, State};

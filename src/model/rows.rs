@@ -105,7 +105,7 @@ impl Rows {
         self.window = window;
     }
 
-    fn row_bytes(&self) -> usize {
+    pub(super) fn row_bytes(&self) -> usize {
         self.format.bytes(self.width).expect("checked when the rows were made")
     }
 

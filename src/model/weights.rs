@@ -57,6 +57,16 @@ impl Matrix {
         self.n_out * row_bytes(self.format, self.n_in)
     }
 
+    /// How the elements are stored.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Elements of a row.
+    pub fn n_in(&self) -> usize {
+        self.n_in
+    }
+
     /// Rows of one matrix.
     pub fn n_out(&self) -> usize {
         self.n_out
@@ -254,45 +264,6 @@ impl ModelWeights {
         };
         binder.finish()?;
         Ok(weights)
-    }
-}
-
-impl ModelWeights {
-    /// Bytes of the matrices that one token needs, with `used` routed experts a layer.
-    pub fn bytes_per_token(&self, used: usize) -> usize {
-        let embedding = self.embedding.bytes() / self.embedding.n_out.max(1);
-        embedding + self.output.bytes() + self.layers.iter().map(|l| l.bytes_per_token(used)).sum::<usize>()
-    }
-}
-
-impl Layer {
-    fn bytes_per_token(&self, used: usize) -> usize {
-        let all = |matrices: &[&Matrix]| matrices.iter().map(|m| m.bytes()).sum::<usize>();
-        let mixer = match &self.mixer {
-            MixerWeights::Kda(w) => {
-                let [q, k, v] = &w.qkv;
-                let gate = match &w.gate {
-                    OutputGate::Full(gate) => all(&[gate]),
-                    OutputGate::LowRank(a, b) => all(&[a, b]),
-                };
-                all(&[q, k, v, &w.decay.0, &w.decay.1, &w.beta, &w.output]) + gate
-            }
-            MixerWeights::Mla(w) => {
-                let count = w.output.n_in / w.value.n_out.max(1);
-                let query = w.query_rank.as_ref().map_or(0, |(first, _)| first.bytes());
-                let gate = w.gate.as_ref().map_or(0, Matrix::bytes);
-                all(&[&w.query, &w.row, &w.output]) + query + gate + count * all(&[&w.key, &w.value])
-            }
-        };
-        let dense = |d: &Dense| all(&[&d.gate, &d.up, &d.down]);
-        mixer
-            + match &self.ffn {
-                FeedForward::Dense(d) => dense(d),
-                FeedForward::Moe(m) => {
-                    let latent = m.latent.as_ref().map_or(0, |(down, _, up)| all(&[down, up]));
-                    all(&[&m.router]) + latent + used * dense(&m.experts) + m.shared.as_ref().map_or(0, dense)
-                }
-            }
     }
 }
 

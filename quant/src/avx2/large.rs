@@ -7,7 +7,9 @@ use std::arch::x86_64::*;
 use super::lanes::{bytes16, bytes32, half, putf, split_bytes, split_unsigned, take};
 use super::small::table;
 use super::unfold::SUPER;
-use crate::decode::{IQ4, even_signs, iq1_m_scale, iq4_xs_scales, q3_k_scales, trit, u16_at, u32_at};
+use crate::decode::{
+    IQ4, even_signs, iq1_m_scale, iq4_xs_scales, q3_k_scales, q45_k_scales, trit, u16_at, u32_at,
+};
 use crate::grids;
 
 /// Sixteen scales, each of 16 neighbouring elements, so that [`scales_of`] finds them: those of even index in the lower
@@ -80,18 +82,6 @@ pub(super) fn q3_k(b: &[u8; 110], _: &mut [f32; 16], mut emit: impl FnMut(usize,
         }
     }
     half(b, 108)
-}
-
-/// Scales and minima of Q4_K and Q5_K: eight of each, a byte each.
-#[inline]
-pub(super) fn q45_k_scales(b: &[u8]) -> [u64; 2] {
-    const SIX: u32 = 0x3f3f_3f3f;
-    const FOUR: u32 = 0x0f0f_0f0f;
-    const TWO: u32 = 0x0303_0303;
-    let (x, y, z) = (u32_at(b, 4), u32_at(b, 8), u32_at(b, 12));
-    let high_scales = z & FOUR | (x >> 6 & TWO) << 4;
-    let high_mins = z >> 4 & FOUR | (y >> 6 & TWO) << 4;
-    [u64::from(x & SIX) | u64::from(high_scales) << 32, u64::from(y & SIX) | u64::from(high_mins) << 32]
 }
 
 #[inline]

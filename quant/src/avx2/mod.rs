@@ -9,10 +9,10 @@
 
 mod lanes;
 mod large;
-mod panel;
+pub(crate) mod panel;
 mod row;
 mod small;
-mod unfold;
+pub(crate) mod unfold;
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -44,14 +44,14 @@ macro_rules! tiles {
                 let y = &mut y[t * stride + $first + r..];
                 let x = &x[t..];
                 let height = if r + 2 <= $count { 2 } else { 1 };
-                match (height, width) {
+                let _ = match (height, width) {
                     (2, 4) => put(y, stride, $tile::<2, 4>(&$rows, r, x)),
                     (2, 2) => put(y, stride, $tile::<2, 2>(&$rows, r, x)),
                     (2, _) => put(y, stride, $tile::<2, 1>(&$rows, r, x)),
                     (_, 4) => put(y, stride, $tile::<1, 4>(&$rows, r, x)),
                     (_, 2) => put(y, stride, $tile::<1, 2>(&$rows, r, x)),
                     _ => put(y, stride, $tile::<1, 1>(&$rows, r, x)),
-                }
+                };
                 r += height;
             }
             t += width;
@@ -61,7 +61,7 @@ macro_rules! tiles {
 /// Integers that unfolded rows may take: half of the first-level cache.
 const UNFOLDED: usize = 8192;
 /// Vectors up to which rows come apart in registers, and not in panels: turning those would cost more than it saves.
-const FEW: usize = 4;
+pub(crate) const FEW: usize = 4;
 /// How far ahead of a row its successors are asked for when each is used once: what a core reads in about 400 ns.
 const AHEAD: usize = 4096;
 /// Most rows that are unfolded together.
@@ -107,44 +107,59 @@ fn rows_together(n: usize, rows: usize) -> usize {
     (UNFOLDED / n.max(1)).clamp(1, ROWS).min(rows)
 }
 
+/// Products with up to [`FEW`] vectors: each row comes apart in registers.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
+    let (bytes, rows) = (row_bytes(format, w, x, y), y.len() / x.len());
+    for (r, w) in w.chunks_exact(bytes.max(1)).enumerate() {
+        prefetch(w, AHEAD.max(bytes));
+        let mut t = 0;
+        while t < x.len() {
+            let y = &mut y[t * rows + r..];
+            t += match x.len() - t {
+                4.. => put(y, rows, [multiply::<4>(format, w, &x[t..])]),
+                2 | 3 => put(y, rows, [multiply::<2>(format, w, &x[t..])]),
+                _ => put(y, rows, [multiply::<1>(format, w, &x[t..])]),
+            };
+        }
+    }
+}
+
+/// Checks the lengths of a product, and returns that of a row.
+fn row_bytes(format: Format, w: &[u8], x: &[Vector<'_>], y: &[f32]) -> usize {
+    let n = x[0].q.len();
+    let bytes = format.bytes(n).expect("vectors are whole blocks");
+    let fits = w.len() == bytes * (y.len() / x.len()) && x.iter().all(|x| x.q.len() == n);
+    assert!(fits, "rows of {n} elements");
+    bytes
+}
+
 /// Inlined into each format's product, so that `unfold` is resolved at compile time.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
-    let Some(first) = x.first() else { return };
-    let n = first.q.len();
-    let bytes = format.bytes(n).expect("vectors are whole blocks");
-    let rows = y.len() / x.len();
-    assert!(w.len() == bytes * rows && x.iter().all(|x| x.q.len() == n), "rows of {n} elements");
-    if let [x] = x {
-        for (w, y) in w.chunks_exact(bytes.max(1)).zip(y) {
-            prefetch(w, AHEAD.max(bytes));
-            [*y] = multiply::<1>(format, w, std::slice::from_ref(x));
-        }
-        return;
+    match x.len() {
+        0 => {}
+        1..=FEW => rows(format, w, x, y),
+        _ => panels(format, w, x, y, |panel, [len, exact], block, sums| {
+            panel.add(len, exact, block, x, has_mins(format), sums)
+        }),
     }
-    if x.len() <= FEW {
-        for (r, w) in w.chunks_exact(bytes.max(1)).enumerate() {
-            prefetch(w, AHEAD.max(bytes));
-            let mut t = 0;
-            while t < x.len() {
-                macro_rules! few {
-                    ($n:literal) => {{
-                        for (i, product) in multiply::<$n>(format, w, &x[t..]).into_iter().enumerate() {
-                            y[(t + i) * rows + r] = product;
-                        }
-                        t += $n;
-                    }};
-                }
-                match x.len() - t {
-                    4.. => few!(4),
-                    2 | 3 => few!(2),
-                    _ => few!(1),
-                }
-            }
-        }
-        return;
-    }
+}
+
+/// Products with many vectors. `add` adds those of a panel of so many elements, of which so many are added as integers,
+/// with a block of the vectors.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn panels(
+    format: Format,
+    w: &[u8],
+    x: &[Vector<'_>],
+    y: &mut [f32],
+    add: impl Fn(&Panel, [usize; 2], usize, &mut [panel::Sums]),
+) {
+    let (bytes, n, rows) = (row_bytes(format, w, x, y), x[0].q.len(), y.len() / x.len());
     let [group, exact] = groups(format).expect("an unfolded format");
     let mins = has_mins(format);
     BUFFERS.with_borrow_mut(|b| {
@@ -163,7 +178,7 @@ fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
                     unfold(format, part, panel.row(r, len, group, mins));
                 }
                 panel.turn(len, group, mins);
-                panel.add(len, exact, block, x, mins, &mut b.sums);
+                add(panel, [len, exact], block, &mut b.sums);
             }
             for (y, sums) in y.chunks_exact_mut(rows).zip(&b.sums) {
                 y[first..first + count].copy_from_slice(&sums[..count]);
@@ -185,14 +200,15 @@ fn prefetch(row: &[u8], distance: usize) {
     }
 }
 
-/// Writes a tile: its rows to neighbours, its columns `stride` elements apart.
+/// Writes a tile: its rows to neighbours, its columns `stride` elements apart. Returns the columns.
 #[inline(always)]
-fn put<const R: usize, const N: usize>(y: &mut [f32], stride: usize, tile: [[f32; N]; R]) {
+fn put<const R: usize, const N: usize>(y: &mut [f32], stride: usize, tile: [[f32; N]; R]) -> usize {
     for (i, row) in tile.iter().enumerate() {
         for (t, value) in row.iter().enumerate() {
             y[t * stride + i] = *value;
         }
     }
+    N
 }
 
 /// Unfolded rows of `n` elements in f32.

@@ -16,24 +16,24 @@ use super::unfold::{SMALL, SUPER, Unfolded};
 use crate::activation::Vector;
 
 /// Rows of a panel, in two registers of eight.
-pub(super) const ROWS: usize = 16;
+pub(crate) const ROWS: usize = 16;
 
 /// Sums of the panel's rows with one vector.
-pub(super) type Sums = [f32; ROWS];
+pub(crate) type Sums = [f32; ROWS];
 
 /// Sixteen rows of up to [`SUPER`] elements; aligned, because a load that crosses cache lines takes twice as long.
 #[repr(align(64))]
-pub(super) struct Panel {
+pub(crate) struct Panel {
     /// Row after row, as they are unfolded.
     rows: [[i16; SUPER]; ROWS],
     row_scales: [[f32; SUPER / SMALL]; ROWS],
     row_mins: [[f32; SUPER / 16]; ROWS],
     /// Elements 2p and 2p + 1 of all rows.
-    pairs: [[i16; 2 * ROWS]; SUPER / 2],
+    pub(crate) pairs: [[i16; 2 * ROWS]; SUPER / 2],
     /// For every group of elements, the scales of all rows.
-    scales: [Sums; SUPER / SMALL],
+    pub(crate) scales: [Sums; SUPER / SMALL],
     /// For every 16 elements, the minima of all rows.
-    mins: [Sums; SUPER / 16],
+    pub(crate) mins: [Sums; SUPER / 16],
 }
 
 impl Panel {

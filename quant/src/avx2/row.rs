@@ -198,7 +198,7 @@ fn multiply_q4_k<const N: usize>(row: &[u8], x: &[Vector<'_>]) -> [f32; N] {
                 [_mm256_and_si256(codes, nibble), _mm256_and_si256(_mm256_srli_epi16::<8>(codes), nibble)];
             let high =
                 [_mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble), _mm256_srli_epi16::<12>(codes)];
-            let scales = [scales[2 * i], scales[2 * i + 1]].map(|s| _mm256_set1_ps(s));
+            let scales = [_mm256_set1_ps(scales[2 * i]), _mm256_set1_ps(scales[2 * i + 1])];
             for t in 0..N {
                 let (q, zero) = (&q[t][n][64 * i..], _mm256_setzero_si256());
                 let low = _mm256_cvtepi32_ps(add_products(zero, low, q));

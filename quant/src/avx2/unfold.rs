@@ -16,9 +16,9 @@ use super::small::*;
 use crate::Format;
 
 /// Elements of a super-block.
-pub(super) const SUPER: usize = 256;
+pub(crate) const SUPER: usize = 256;
 /// Elements that share a scale in the other formats.
-pub(super) const SMALL: usize = 32;
+pub(crate) const SMALL: usize = 32;
 
 /// Where a row is unfolded to.
 pub(super) struct Unfolded<'a> {
@@ -46,7 +46,7 @@ pub(super) fn groups(format: Format) -> Option<[usize; 2]> {
 }
 
 /// Whether rows of the format have minima.
-pub(super) fn has_mins(format: Format) -> bool {
+pub(crate) fn has_mins(format: Format) -> bool {
     use Format::*;
     matches!(format, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K)
 }
