@@ -4,6 +4,7 @@
 mod daemon;
 
 use daemon::Daemon;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -257,4 +258,85 @@ async fn nobody_sees_the_sessions_of_another_user() {
     assert_eq!(own["session"]["reason"], "resumed");
     let own = daemon.answer(CHAT, &in_session("other", &words(200, 1))).await;
     assert_eq!((&own["session"]["reason"], cached(&own)), (&json!("new"), 0));
+}
+
+#[tokio::test]
+async fn a_user_has_a_quota_of_sessions_and_bytes_and_is_told_so() {
+    let daemon = Daemon::start("[sessions]\nper_user = 2\n").await;
+    for name in ["one", "two"] {
+        daemon.answer(CHAT, &in_session(name, "Hello.")).await;
+    }
+    let (status, refused) = daemon.post(CHAT, &in_session("three", "Hello.")).await;
+    assert_eq!((status, &refused["error"]["code"]), (403, &json!("quota_exceeded")), "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("not more than 2 sessions"), "{message}");
+    daemon.answer(CHAT, &in_session("two", "Those that there are go on.")).await;
+    assert_eq!(daemon.send("DELETE", "/v1/sessions/one", None, Vec::new()).await.status(), 200);
+    daemon.answer(CHAT, &in_session("three", "Now there is room.")).await;
+
+    // A file that is too large for what one may have isn't taken either.
+    let export = daemon.send("GET", "/v1/sessions/two/export", None, Vec::new()).await;
+    let file = export.into_body().collect().await.unwrap().to_bytes().to_vec();
+    let small = Daemon::start("[sessions]\nmib_per_user = 1\n").await;
+    let mut refused = None;
+    for number in 0..(2 << 20) / file.len() + 2 {
+        let path = format!("/v1/sessions/copy{number}/import");
+        let answer = small.send("POST", &path, None, file.clone()).await;
+        if answer.status() != 200 {
+            refused = Some(answer);
+            break;
+        }
+    }
+    let refused = refused.expect("more than a MiB was taken");
+    assert_eq!(refused.status(), 403);
+    let body = refused.into_body().collect().await.unwrap().to_bytes();
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(body["error"]["code"], "quota_exceeded", "{body}");
+}
+
+/// A session of a version that isn't known yet: as if Kadence had been updated, and then downgraded.
+#[tokio::test]
+async fn what_a_newer_version_has_written_is_refused_and_left_as_it_is() {
+    let mut daemon = Daemon::start("").await;
+    daemon.answer(CHAT, &in_session("diary", "Hello.")).await;
+    let path = head_of(&daemon.scratch.0, "diary");
+    let old = std::fs::read(&path).unwrap();
+    let mut sealed: Value = serde_json::from_slice(&old).unwrap();
+    sealed["head"]["format"] = json!(kadence::session::FORMAT_VERSION + 1);
+    sealed["head"]["new_thing"] = json!({"nobody": "knows"});
+    let head = serde_json::to_vec(&sealed["head"]).unwrap();
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(head.len() as u64).to_le_bytes());
+    hasher.update(&head);
+    sealed["check"] = json!(hasher.finalize().to_hex().as_str());
+    let newer = sealed.to_string();
+    std::fs::write(&path, &newer).unwrap();
+
+    daemon.again("KILL").await;
+    let (status, refused) = daemon.post(CHAT, &in_session("diary", "Are you there?")).await;
+    assert_eq!((status, &refused["error"]["code"]), (409, &json!("session_too_new")), "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("newer Kadence (format 2)"), "{message}");
+    daemon.answer(CHAT, &in_session("other", "Others can be used.")).await;
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), newer, "it was touched");
+
+    // The newer version again: nothing is lost.
+    std::fs::write(&path, &old).unwrap();
+    daemon.again("KILL").await;
+    assert!(cached(&daemon.answer(CHAT, &in_session("diary", "And now?")).await) > 0);
+}
+
+/// Where a session's head lies.
+fn head_of(folder: &std::path::Path, session: &str) -> std::path::PathBuf {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+            if entry.is_dir() {
+                folders.push(entry);
+            } else if entry.ends_with(format!("{session}/head.json")) {
+                return entry;
+            }
+        }
+    }
+    panic!("{session} isn't there");
 }

@@ -15,7 +15,7 @@ fn settings() -> Settings {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/models/k3-s-f16.gguf");
     Settings {
         paths: false,
-        models: vec![ModelFile { name: "m".into(), path }],
+        models: vec![ModelFile::new("m", path)],
         threads: 2,
         parallel: 4,
         queue: 64,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::api;
 use crate::compute::Pool;
 use crate::engine::{self, BOXED_MODEL, ModelFile, Sessions, boxed_model};
-use crate::session::{Codec, RealDisk, Settings, Store, Unsaved};
+use crate::session::{Codec, Limits, RealDisk, Settings, Store, Unsaved};
 use crate::text::Effort;
 
 use super::layers::{self, is_file};
@@ -72,6 +72,10 @@ pub struct SessionsEntry {
     pub automatic: Option<usize>,
     /// How their states are stored. Only `exact` repeats an answer to the letter.
     pub automatic_codec: Option<String>,
+    /// Sessions that one user may have.
+    pub per_user: Option<usize>,
+    /// What the sessions of one user may take of the disk, in MiB.
+    pub mib_per_user: Option<u64>,
 }
 
 /// How much at once.
@@ -132,6 +136,8 @@ impl Config {
             ("limits.per_user", limits.per_user),
             ("limits.connections", limits.connections),
             ("limits.body_mib", limits.body_mib),
+            ("sessions.per_user", self.sessions.per_user),
+            ("sessions.mib_per_user", self.sessions.mib_per_user.map(|n| n as usize)),
             ("limits.arrival_s", limits.arrival_s.map(|s| s as usize)),
         ];
         if let Some((key, _)) = at_least_one.into_iter().find(|(_, v)| *v == Some(0)) {
@@ -174,17 +180,14 @@ impl Config {
 
     /// All models, the default first.
     fn models(&self) -> Result<Vec<ModelFile>, String> {
-        let mut models: Vec<ModelFile> = self
-            .models
-            .iter()
-            .map(|(name, entry)| ModelFile { name: name.clone(), path: entry.path.clone() })
-            .collect();
+        let mut models: Vec<ModelFile> =
+            self.models.iter().map(|(name, entry)| ModelFile::new(name, &entry.path)).collect();
         let default = match &self.model {
             Some(name) if self.models.contains_key(name) => name.clone(),
             Some(path) if is_file(path) => {
                 let name = stem(Path::new(path));
                 models.retain(|m| m.name != name);
-                models.push(ModelFile { name: name.clone(), path: PathBuf::from(path) });
+                models.push(ModelFile::new(name.clone(), path));
                 name
             }
             Some(name) => {
@@ -208,7 +211,7 @@ impl Config {
                     )
                 };
                 let path = boxed.ok_or_else(why)?;
-                models.push(ModelFile { name: stem(&path), path: path.canonicalize().unwrap_or(path) });
+                models.push(ModelFile::new(stem(&path), path.canonicalize().unwrap_or(path)));
                 models[0].name.clone()
             }
         };
@@ -230,7 +233,14 @@ impl SessionsEntry {
                 format!("configuration: sessions.{key} can't be {word:?}: exact, f16, q8 or q4")
             }),
         };
-        let store = |codec| Store::new(folder, Settings { codec, ..Settings::default() }, Arc::new(RealDisk));
+        let usual = Limits::default();
+        let limits = Limits {
+            sessions: self.per_user.unwrap_or(usual.sessions),
+            bytes: self.mib_per_user.map_or(usual.bytes, |mib| mib.saturating_mul(1 << 20)),
+            ..usual
+        };
+        let store =
+            |codec| Store::new(folder, Settings { codec, limits, ..Settings::default() }, Arc::new(RealDisk));
         Ok(Sessions {
             named: store(codec("codec", &self.codec, Settings::default().codec)?),
             automatic: store(codec("automatic_codec", &self.automatic_codec, Codec::Exact)?),
@@ -338,6 +348,9 @@ impl fmt::Display for Settled {
             writeln!(f, "codec = {:?}", sessions.named.settings().codec.to_string())?;
             writeln!(f, "automatic = {}", sessions.slots)?;
             writeln!(f, "automatic_codec = {:?}", sessions.automatic.settings().codec.to_string())?;
+            let limits = sessions.named.settings().limits;
+            writeln!(f, "per_user = {}", limits.sessions)?;
+            writeln!(f, "mib_per_user = {}", limits.bytes >> 20)?;
         }
         writeln!(f, "\n[limits]")?;
         writeln!(f, "parallel = {}", engine.parallel)?;

@@ -17,7 +17,7 @@ const NUMBER: bool = true;
 const TEXT: bool = false;
 
 /// Variables of the environment, and the keys they set.
-const VARIABLES: [(&str, &[&str], bool); 23] = [
+const VARIABLES: [(&str, &[&str], bool); 25] = [
     ("KADENCE_SOCKET", &["socket"], TEXT),
     ("KADENCE_STATE_DIR", &["state_dir"], TEXT),
     ("KADENCE_MODEL", &["model"], TEXT),
@@ -33,6 +33,8 @@ const VARIABLES: [(&str, &[&str], bool); 23] = [
     ("KADENCE_SESSIONS_CODEC", &["sessions", "codec"], TEXT),
     ("KADENCE_SESSIONS_AUTOMATIC", &["sessions", "automatic"], NUMBER),
     ("KADENCE_SESSIONS_AUTOMATIC_CODEC", &["sessions", "automatic_codec"], TEXT),
+    ("KADENCE_SESSIONS_PER_USER", &["sessions", "per_user"], NUMBER),
+    ("KADENCE_SESSIONS_MIB_PER_USER", &["sessions", "mib_per_user"], NUMBER),
     ("KADENCE_LIMITS_PARALLEL", &["limits", "parallel"], NUMBER),
     ("KADENCE_LIMITS_QUEUE", &["limits", "queue"], NUMBER),
     ("KADENCE_LIMITS_PER_USER", &["limits", "per_user"], NUMBER),

@@ -1,11 +1,13 @@
 //! What is asked of the engine, and what it says.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use crate::gguf::{self, Gguf};
 use crate::session::Resumed;
 use crate::text::{Chat, Event};
 
@@ -211,6 +213,34 @@ pub struct ModelFile {
     pub name: String,
     /// Any of its files.
     pub path: PathBuf,
+    /// The open file, if a client has handed it over: this process might not be allowed to open it.
+    pub(super) handed: Option<Handed>,
+}
+
+/// An open file.
+#[derive(Clone, Debug)]
+pub(super) struct Handed(pub(super) Arc<File>);
+
+impl PartialEq for Handed {
+    fn eq(&self, other: &Handed) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Handed {}
+
+impl ModelFile {
+    /// A model in a file that this process opens.
+    pub fn new(name: impl Into<String>, path: impl Into<PathBuf>) -> ModelFile {
+        ModelFile { name: name.into(), path: path.into(), handed: None }
+    }
+
+    pub(super) fn open(&self) -> Result<Gguf, gguf::Error> {
+        match &self.handed {
+            Some(Handed(file)) => Gguf::of(file, &self.path),
+            None => Gguf::open(&self.path),
+        }
+    }
 }
 
 /// The engine's side of an answer: a bounded channel, so that who doesn't read is noticed.

@@ -1,6 +1,5 @@
 //! What a model's file says of itself, without opening the model.
 
-use crate::gguf::Gguf;
 use crate::model::Config;
 
 use super::ask::ModelFile;
@@ -21,7 +20,7 @@ pub struct Facts {
 impl Facts {
     /// Reads them; nothing if the file isn't that of a model.
     pub fn read(file: &ModelFile) -> Option<Facts> {
-        let gguf = Gguf::open(&file.path).ok()?;
+        let gguf = file.open().ok()?;
         let config = Config::read(gguf.metadata()).ok()?;
         let mut formats: Vec<(&str, u64)> = Vec::new();
         for tensor in gguf.tensors() {

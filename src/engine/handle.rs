@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::session::Reason;
 
-use super::ask::{Answer, Ask, Listener, ModelFile, Refusal};
+use super::ask::{Answer, Ask, Handed, Listener, ModelFile, Refusal};
 use super::queue::Queued;
 use super::recall::{Ready, Sessions};
 use super::serve;
@@ -140,7 +140,6 @@ pub(super) struct Shared {
 struct Given {
     user: u32,
     model: ModelFile,
-    _file: OwnedFd,
 }
 
 impl Shared {
@@ -289,7 +288,7 @@ impl Engine {
         match (found, name) {
             (Some(index), _) if index < models.len() => Ok(models.swap_remove(index)),
             (_, Some(name)) if name.starts_with('/') && self.settings().paths => {
-                Ok(ModelFile { name: name.into(), path: name.into() })
+                Ok(ModelFile::new(name, name))
             }
             _ => Err(Refusal::NoModel {
                 name: name.unwrap_or_default().to_owned(),
@@ -308,10 +307,11 @@ impl Engine {
             return Err(Refusal::ModelExists(name.into()));
         }
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let model = ModelFile { name: name.into(), path };
+        let handed = Some(Handed(Arc::new(file.into())));
+        let model = ModelFile { name: name.into(), path, handed };
         let mut given = self.shared.given();
         given.retain(|g| (g.user, g.model.name.as_str()) != (user, name));
-        given.push(Given { user, model, _file: file });
+        given.push(Given { user, model });
         Ok(())
     }
 

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::gguf::Gguf;
 use crate::model::{Chunk, Forward, Logits, Model};
 use crate::session::Bound;
 
@@ -39,7 +38,7 @@ struct Open {
 
 impl Open {
     fn new(file: &ModelFile, threads: usize) -> Result<Open, String> {
-        let gguf = Arc::new(Gguf::open(&file.path).map_err(|e| e.to_string())?);
+        let gguf = Arc::new(file.open().map_err(|e| e.to_string())?);
         let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", file.path.display());
         let model = Arc::new(Model::new(gguf).map_err(|e| fail(&e))?);
         let speech = Speech::new(model.file(), model.config().vocabulary).map_err(|e| e.to_string())?;

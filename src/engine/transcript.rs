@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::gguf::Gguf;
 use crate::session::Fingerprint;
 use crate::text::{Message, Template, Tokenizer, messages};
 
@@ -24,7 +23,7 @@ impl Engine {
         let fail = |e| Refusal::Session(Arc::new(e));
         let (summary, tokens, _) = store.show(user, session).map_err(fail)?;
         let file = self.models(user).into_iter().find_map(|model| {
-            let file = Gguf::open(&model.path).ok()?;
+            let file = model.open().ok()?;
             (Fingerprint::of(&file).vocabulary == summary.fingerprint.vocabulary).then_some(file)
         });
         let file = file.ok_or_else(|| {

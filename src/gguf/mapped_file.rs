@@ -43,11 +43,17 @@ impl MappedFile {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file: File =
             rustix::fs::open(path, flags, Mode::empty()).map_err(|e| error("open it")(e.into()))?.into();
+        MappedFile::of(&file, path)
+    }
+
+    /// Maps a file that is open. To open it again might not be allowed to this process.
+    pub(super) fn of(file: &File, path: &Path) -> Result<MappedFile, Error> {
+        let error = |action| move |source| Error::Io { file: path.into(), action, source };
         let metadata = file.metadata().map_err(error("look at it"))?;
         if !metadata.is_file() {
             return Err(Error::NotAFile { file: path.into() });
         }
-        let mapping = Mapping::new(&file).map_err(error("map it into memory"))?;
+        let mapping = Mapping::new(file).map_err(error("map it into memory"))?;
         Ok(MappedFile { path: path.into(), mapping, identity: Identity::of(&metadata) })
     }
 

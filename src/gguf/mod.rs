@@ -19,6 +19,7 @@ mod table;
 mod value;
 mod writer;
 
+use std::fs::File;
 use std::path::Path;
 
 pub use error::{Change, Error, KeyProblem, NameProblem, ShardProblem, TensorProblem};
@@ -50,7 +51,19 @@ impl Gguf {
     /// When the system refuses, when a shard is missing or of another model, and when anything in the files is
     /// not as it should be.
     pub fn open(path: impl AsRef<Path>) -> Result<Gguf, Error> {
-        let shards = shards::open(path.as_ref())?;
+        Gguf::of_shards(shards::open(path.as_ref())?)
+    }
+
+    /// Reads a file that is open, and which this process might not be allowed to open. `path` is what to call it, and
+    /// where to look whether it has changed.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`].
+    pub fn of(file: &File, path: impl AsRef<Path>) -> Result<Gguf, Error> {
+        Gguf::of_shards(shards::of(file, path.as_ref())?)
+    }
+
+    fn of_shards(shards: Vec<shards::Shard>) -> Result<Gguf, Error> {
         let unread: Vec<_> = shards.iter().map(|s| s.unread()).collect();
         let table = Table::read(&unread)?;
         let (files, mut keys): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.file, s.keys)).unzip();

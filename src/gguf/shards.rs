@@ -4,6 +4,7 @@
 //! holds `split.no` (from 0), `split.count` and `split.tensors.count`; the first holds all other metadata.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -31,8 +32,11 @@ pub(super) struct Shard {
 
 impl Shard {
     fn open(path: &Path) -> Result<Shard, Error> {
-        let file = MappedFile::open(path)?;
-        let mut cursor = Cursor::new(path, file.bytes());
+        Shard::read(MappedFile::open(path)?)
+    }
+
+    fn read(file: MappedFile) -> Result<Shard, Error> {
+        let mut cursor = Cursor::new(file.path(), file.bytes());
         read_version(&mut cursor)?;
         let tensors = cursor.u64("the number of tensors")?;
         let n_keys = cursor.u64("the number of metadata keys")?;
@@ -110,7 +114,15 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<(), Error> {
 
 /// Opens a model, of which `path` may be any of several shards, and returns the shards in order.
 pub(super) fn open(path: &Path) -> Result<Vec<Shard>, Error> {
-    let given = Shard::open(path)?;
+    all_of(Shard::open(path)?)
+}
+
+/// The same of a file that is open already.
+pub(super) fn of(file: &File, path: &Path) -> Result<Vec<Shard>, Error> {
+    all_of(Shard::read(MappedFile::of(file, path)?)?)
+}
+
+fn all_of(given: Shard) -> Result<Vec<Shard>, Error> {
     let count = given.metadata().optional::<u16>(SPLIT_COUNT)?.unwrap_or(1).into();
     let shards = if count < 2 { vec![given] } else { open_others(given, count)? };
     let found = shards.iter().map(|s| s.tensors).fold(0, u64::saturating_add);

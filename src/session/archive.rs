@@ -1,10 +1,11 @@
 //! A session in one file, to be kept or moved: a GGUF file of the kind `kadence-session` with the head as a key, and
 //! the session's files as tensors of bytes.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, Write};
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kadence_quant::Format;
 
@@ -50,7 +51,9 @@ impl Store {
     /// # Errors
     /// As there.
     pub fn import_file(&self, user: u32, name: &str, from: &File) -> Result<Summary, Error> {
-        self.import(user, name, Path::new(&format!("/proc/self/fd/{}", from.as_raw_fd())))
+        let path = PathBuf::from(format!("/proc/self/fd/{}", from.as_raw_fd()));
+        let file = Gguf::of(from, &path).map_err(|e| wrong(&path, &e))?;
+        self.import_read(user, name, &path, &file)
     }
 
     /// Begins a session from a file that [`Store::export`] wrote. What it holds is checked as what lies on disk is: when
@@ -59,8 +62,12 @@ impl Store {
     /// # Errors
     /// If the file isn't one, there is a session of this name, at a limit, or if the disk refuses.
     pub fn import(&self, user: u32, name: &str, from: &Path) -> Result<Summary, Error> {
-        let wrong = |why: &dyn std::fmt::Display| Error::Archive { path: from.into(), why: why.to_string() };
-        let file = Gguf::open(from).map_err(|e| wrong(&e))?;
+        let file = Gguf::open(from).map_err(|e| wrong(from, &e))?;
+        self.import_read(user, name, from, &file)
+    }
+
+    fn import_read(&self, user: u32, name: &str, from: &Path, file: &Gguf) -> Result<Summary, Error> {
+        let wrong = |why: &dyn Display| wrong(from, why);
         let keys = file.metadata();
         if keys.str("general.type").ok() != Some(KIND) {
             return Err(wrong(&"it is another kind of file"));
@@ -72,6 +79,11 @@ impl Store {
         let head = keys.str("kadence.session.head").map_err(|e| wrong(&e))?;
         let head: Head = serde_json::from_str(head).map_err(|e| wrong(&e))?;
         self.check_count(user)?;
+        let bytes = file.tensors().map(|t| t.span().len() as u64).sum::<u64>();
+        let limit = self.settings().limits.bytes;
+        if self.0.bytes_of_others(user, name).saturating_add(bytes) > limit {
+            return Err(Error::Limit { what: "bytes of sessions", limit });
+        }
         self.create(user, name, |folder| {
             for file_name in head.files() {
                 let tensor = file.tensor(file_name).filter(|_| check_file_name(file_name).is_ok());
@@ -100,6 +112,10 @@ impl Store {
             Ok(summary)
         })
     }
+}
+
+fn wrong(path: &Path, why: &dyn Display) -> Error {
+    Error::Archive { path: path.into(), why: why.to_string() }
 }
 
 fn write(folder: &Path, head: &Head, out: impl Write) -> std::io::Result<()> {
