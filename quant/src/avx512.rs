@@ -13,9 +13,9 @@ use std::arch::x86_64::*;
 
 use crate::Format;
 use crate::activation::Vector;
-use crate::avx2::panel::{Panel, Sums};
-use crate::avx2::unfold::{SMALL, SUPER, has_mins};
-use crate::avx2::{FEW, panels, rows};
+use crate::avx2::multiply_integers;
+use crate::avx2::panel::{Panel, Step, Sums};
+use crate::avx2::unfold::{SMALL, SUPER};
 use crate::product::Product;
 
 /// The product of a format, if it has one here. To be called only on processors that `simd::has_avx512` says yes of.
@@ -41,36 +41,22 @@ pub(crate) fn product(format: Format) -> Option<Product> {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
-    match x.len() {
-        0 => {}
-        1..=FEW => rows(format, w, x, y),
-        _ => panels(format, w, x, y, |panel, lengths, block, sums| {
-            add(panel, lengths, block, x, has_mins(format), sums)
-        }),
-    }
+    multiply_integers(format, w, x, y, |panel, step, sums| add(panel, step, x, sums));
 }
 
-/// Adds the products of a panel of `len` elements, those of block `block` of each vector, to `sums`, which has an entry a
-/// vector. `exact` elements are added as integers.
+/// As [`Panel::add`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn add(
-    panel: &Panel,
-    [len, exact]: [usize; 2],
-    block: usize,
-    x: &[Vector<'_>],
-    mins: bool,
-    sums: &mut [Sums],
-) {
+fn add(panel: &Panel, step: Step, x: &[Vector<'_>], sums: &mut [Sums]) {
     let mut t = 0;
     while t < x.len() {
         macro_rules! tile {
             ($n:literal) => {{
                 let (x, sums) = (&x[t..t + $n], &mut sums[t..t + $n]);
-                match exact {
-                    SMALL => tile::<$n, SMALL, 1>(panel, len, block, x, mins, sums),
-                    64 => tile::<$n, 64, 4>(panel, len, block, x, mins, sums),
-                    _ => tile::<$n, SUPER, 1>(panel, len, block, x, mins, sums),
+                match step.exact {
+                    SMALL => tile::<$n, SMALL, 1>(panel, step, x, sums),
+                    64 => tile::<$n, 64, 4>(panel, step, x, sums),
+                    _ => tile::<$n, SUPER, 1>(panel, step, x, sums),
                 }
                 t += $n;
             }};
@@ -89,10 +75,8 @@ fn add(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn tile<const N: usize, const G: usize, const GROUPS: usize>(
     panel: &Panel,
-    len: usize,
-    block: usize,
+    Step { len, block, mins, .. }: Step,
     x: &[Vector<'_>],
-    mins: bool,
     sums: &mut [Sums],
 ) {
     let mut q: [&[[i16; G]]; N] = [&[]; N];

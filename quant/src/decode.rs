@@ -265,6 +265,18 @@ pub(crate) fn even_signs(code: u32) -> u8 {
     code | (code.count_ones() as u8 & 1) << 7
 }
 
+/// The sign masks of two groups of 8.
+#[inline(always)]
+pub(crate) fn two_signs(first: u32, second: u32) -> u16 {
+    u16::from_le_bytes([even_signs(first), even_signs(second)])
+}
+
+/// Two entries of a grid of 4.
+#[inline(always)]
+pub(crate) fn pair(first: u32, second: u32) -> u64 {
+    u64::from(first) | u64::from(second) << 32
+}
+
 /// Up to 8 entries of a grid, times `scale`, with a minus where `signs` has a bit.
 fn signed(y: &mut [f32], grid: &[u8], signs: u8, scale: f32) {
     for (j, (y, &g)) in y.iter_mut().zip(grid).enumerate() {

@@ -124,6 +124,11 @@ impl Format {
     pub fn is_float(self) -> bool {
         matches!(self, F32 | F16 | BF16 | I8)
     }
+
+    /// Whether blocks have a minimum beside their scale.
+    pub(crate) fn has_mins(self) -> bool {
+        matches!(self, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K)
+    }
 }
 
 impl std::fmt::Display for Format {

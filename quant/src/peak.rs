@@ -33,9 +33,7 @@ pub fn multiply_add(numbers: Numbers, rounds: usize) -> u64 {
                 x86::floats256(rounds);
                 return tiles * 8;
             }
-            Numbers::Integers
-                if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni") =>
-            {
+            Numbers::Integers if crate::simd::has_avx512() => {
                 x86::integers512(rounds);
                 return tiles * 32;
             }

@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::engine::{AUTOMATIC, Ask, Begun, Done, Engine, Place, Refusal, Said};
+use crate::engine::{AUTOMATIC, Ask, Begun, Done, Engine, Place, Refusal, Said, Sessions};
 use crate::session::{Error, Store, Summary};
 
 use super::body::{self, Json};
@@ -32,15 +32,23 @@ pub(super) async fn with<T: Send + 'static>(
     uid: u32,
     work: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let sessions = engine.settings().sessions.clone().ok_or(Refusal::NoSessions)?;
-    let work = move || {
+    let work = move |sessions: &Sessions| {
         let saved = sessions.unsaved.save(Some(uid));
         match (work(&sessions.named), saved) {
             (Err(Error::InUse(_)), Err(why)) => Err(why), // it is in use because it can't be saved
             (done, _) => done,
         }
     };
-    let done = tokio::task::spawn_blocking(work).await;
+    beside(engine, work).await
+}
+
+/// Does something beside the thread of the connections that no session of a user needs to be saved for.
+pub(super) async fn beside<T: Send + 'static>(
+    engine: &Engine,
+    work: impl FnOnce(&Sessions) -> Result<T, Error> + Send + 'static,
+) -> Result<T, ApiError> {
+    let sessions = engine.settings().sessions.clone().ok_or(Refusal::NoSessions)?;
+    let done = tokio::task::spawn_blocking(move || work(&sessions)).await;
     done.map_err(|_| ApiError::from(Refusal::Engine))?.map_err(|e| ApiError::session(&e))
 }
 

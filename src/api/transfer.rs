@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use crate::engine::Refusal;
 
 use super::body::Json;
-use super::sessions::{described, named, with};
+use super::sessions::{beside, described, named, with};
 use super::{ApiError, Context, Peer};
 
 /// Bytes read and sent at a time.
@@ -60,14 +60,14 @@ pub(super) async fn import(
     body: Body,
 ) -> Result<Json, ApiError> {
     let name = named(Some(name))?;
-    let file = with(&context.engine, uid, |store| store.passage()).await?;
-    let file = receive(&context, uid, body, file).await?;
+    let file = beside(&context.engine, |sessions| sessions.named.passage()).await?;
+    let file = receive(&context, body, file).await?;
     let summary = with(&context.engine, uid, move |store| store.import_file(uid, &name, &file)).await?;
     Ok(Json(described(&summary)))
 }
 
 /// Writes a body to a file, as long as it keeps coming and the disk has room.
-async fn receive(context: &Context, uid: u32, mut body: Body, mut file: File) -> Result<File, ApiError> {
+async fn receive(context: &Context, mut body: Body, mut file: File) -> Result<File, ApiError> {
     let wait = context.limits.arrival;
     for number in 1.. {
         let frame = tokio::time::timeout(wait, body.frame()).await;
@@ -79,7 +79,7 @@ async fn receive(context: &Context, uid: u32, mut body: Body, mut file: File) ->
         result.map_err(|e| ApiError::unsaved(&format!("the file can't be kept while it comes: {e}")))?;
         file = back;
         if number % LOOK == 0 {
-            with(&context.engine, uid, |store| store.check_space()).await?;
+            beside(&context.engine, |sessions| sessions.named.check_space()).await?;
         }
     }
     Ok(file)

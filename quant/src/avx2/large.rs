@@ -8,7 +8,7 @@ use super::lanes::{bytes16, bytes32, half, putf, split_bytes, split_unsigned, ta
 use super::small::table;
 use super::unfold::SUPER;
 use crate::decode::{
-    IQ4, even_signs, iq1_m_scale, iq4_xs_scales, q3_k_scales, q45_k_scales, trit, u16_at, u32_at,
+    IQ4, iq1_m_scale, iq4_xs_scales, pair, q3_k_scales, q45_k_scales, trit, two_signs, u16_at, u32_at,
 };
 use crate::grids;
 
@@ -159,12 +159,6 @@ pub(super) fn signed(grids: [u64; 2], signs: u16, scale: i16) -> __m256i {
     _mm256_sub_epi16(_mm256_xor_si256(code, minus), minus)
 }
 
-/// The sign masks of two groups of 8 whose eighth sign isn't stored.
-#[inline]
-pub(super) fn two_signs(first: u32, second: u32) -> u16 {
-    u16::from(even_signs(first)) | u16::from(even_signs(second)) << 8
-}
-
 // The 2-bit formats have scales (0.5 + n) / 4 = (2n + 1) / 8, IQ3_XXS has (0.5 + n) / 2 = (2n + 1) / 4.
 
 #[inline]
@@ -215,12 +209,6 @@ pub(super) fn iq2_s(b: &[u8; 82], _: &mut [f32; 16], mut emit: impl FnMut(usize,
         );
     }
     half(b, 0) * 0.125
-}
-
-/// Two entries of a grid of 4.
-#[inline]
-pub(super) fn pair(first: u32, second: u32) -> u64 {
-    u64::from(first) | u64::from(second) << 32
 }
 
 #[inline]

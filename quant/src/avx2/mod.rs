@@ -22,9 +22,9 @@ use crate::activation::Vector;
 use crate::product::Product;
 
 use lanes::{horizontal, takef};
-use panel::Panel;
+use panel::{Panel, Step, Sums};
 use row::multiply;
-use unfold::{SUPER, groups, has_mins, unfold};
+use unfold::{SUPER, groups, unfold};
 
 /// Writes the products of rows that are together with all vectors, in tiles of one or two rows and one, two or four
 /// vectors, to the rows of `y` from `first` on.
@@ -44,14 +44,14 @@ macro_rules! tiles {
                 let y = &mut y[t * stride + $first + r..];
                 let x = &x[t..];
                 let height = if r + 2 <= $count { 2 } else { 1 };
-                let _ = match (height, width) {
+                match (height, width) {
                     (2, 4) => put(y, stride, $tile::<2, 4>(&$rows, r, x)),
                     (2, 2) => put(y, stride, $tile::<2, 2>(&$rows, r, x)),
                     (2, _) => put(y, stride, $tile::<2, 1>(&$rows, r, x)),
                     (_, 4) => put(y, stride, $tile::<1, 4>(&$rows, r, x)),
                     (_, 2) => put(y, stride, $tile::<1, 2>(&$rows, r, x)),
                     _ => put(y, stride, $tile::<1, 1>(&$rows, r, x)),
-                };
+                }
                 r += height;
             }
             t += width;
@@ -61,7 +61,7 @@ macro_rules! tiles {
 /// Integers that unfolded rows may take: half of the first-level cache.
 const UNFOLDED: usize = 8192;
 /// Vectors up to which rows come apart in registers, and not in panels: turning those would cost more than it saves.
-pub(crate) const FEW: usize = 4;
+const FEW: usize = 4;
 /// How far ahead of a row its successors are asked for when each is used once: what a core reads in about 400 ns.
 const AHEAD: usize = 4096;
 /// Most rows that are unfolded together.
@@ -94,7 +94,7 @@ pub(crate) fn product(format: Format) -> Option<Product> {
 #[derive(Default)]
 struct Buffers {
     panel: Option<Box<Panel>>,
-    sums: Vec<panel::Sums>,
+    sums: Vec<Sums>,
     floats: Vec<f32>,
 }
 
@@ -110,18 +110,23 @@ fn rows_together(n: usize, rows: usize) -> usize {
 /// Products with up to [`FEW`] vectors: each row comes apart in registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
+fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     let (bytes, rows) = (row_bytes(format, w, x, y), y.len() / x.len());
     for (r, w) in w.chunks_exact(bytes.max(1)).enumerate() {
         prefetch(w, AHEAD.max(bytes));
         let mut t = 0;
         while t < x.len() {
-            let y = &mut y[t * rows + r..];
-            t += match x.len() - t {
-                4.. => put(y, rows, [multiply::<4>(format, w, &x[t..])]),
-                2 | 3 => put(y, rows, [multiply::<2>(format, w, &x[t..])]),
-                _ => put(y, rows, [multiply::<1>(format, w, &x[t..])]),
-            };
+            macro_rules! few {
+                ($n:literal) => {{
+                    put(&mut y[t * rows + r..], rows, [multiply::<$n>(format, w, &x[t..])]);
+                    t += $n;
+                }};
+            }
+            match x.len() - t {
+                4.. => few!(4),
+                2 | 3 => few!(2),
+                _ => few!(1),
+            }
         }
     }
 }
@@ -139,29 +144,40 @@ fn row_bytes(format: Format, w: &[u8], x: &[Vector<'_>], y: &[f32]) -> usize {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
-    match x.len() {
-        0 => {}
-        1..=FEW => rows(format, w, x, y),
-        _ => panels(format, w, x, y, |panel, [len, exact], block, sums| {
-            panel.add(len, exact, block, x, has_mins(format), sums)
-        }),
-    }
+    multiply_integers(format, w, x, y, |panel, step, sums| panel.add(step, x, sums));
 }
 
-/// Products with many vectors. `add` adds those of a panel of so many elements, of which so many are added as integers,
-/// with a block of the vectors.
+/// The products of a format of integers. What differs between processors is how panels are multiplied: `add` adds the
+/// products of a step.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn panels(
+pub(crate) fn multiply_integers(
     format: Format,
     w: &[u8],
     x: &[Vector<'_>],
     y: &mut [f32],
-    add: impl Fn(&Panel, [usize; 2], usize, &mut [panel::Sums]),
+    add: impl Fn(&Panel, Step, &mut [Sums]),
+) {
+    match x.len() {
+        0 => {}
+        1..=FEW => rows(format, w, x, y),
+        _ => panels(format, w, x, y, add),
+    }
+}
+
+/// Products with many vectors.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn panels(
+    format: Format,
+    w: &[u8],
+    x: &[Vector<'_>],
+    y: &mut [f32],
+    add: impl Fn(&Panel, Step, &mut [Sums]),
 ) {
     let (bytes, n, rows) = (row_bytes(format, w, x, y), x[0].q.len(), y.len() / x.len());
     let [group, exact] = groups(format).expect("an unfolded format");
-    let mins = has_mins(format);
+    let mins = format.has_mins();
     BUFFERS.with_borrow_mut(|b| {
         let panel = b.panel.get_or_insert_with(|| Box::new(Panel::new()));
         b.sums.resize(x.len(), [0.0; panel::ROWS]);
@@ -178,7 +194,7 @@ pub(crate) fn panels(
                     unfold(format, part, panel.row(r, len, group, mins));
                 }
                 panel.turn(len, group, mins);
-                add(panel, [len, exact], block, &mut b.sums);
+                add(panel, Step { len, exact, block, mins }, &mut b.sums);
             }
             for (y, sums) in y.chunks_exact_mut(rows).zip(&b.sums) {
                 y[first..first + count].copy_from_slice(&sums[..count]);
@@ -200,15 +216,14 @@ fn prefetch(row: &[u8], distance: usize) {
     }
 }
 
-/// Writes a tile: its rows to neighbours, its columns `stride` elements apart. Returns the columns.
+/// Writes a tile: its rows to neighbours, its columns `stride` elements apart.
 #[inline(always)]
-fn put<const R: usize, const N: usize>(y: &mut [f32], stride: usize, tile: [[f32; N]; R]) -> usize {
+fn put<const R: usize, const N: usize>(y: &mut [f32], stride: usize, tile: [[f32; N]; R]) {
     for (i, row) in tile.iter().enumerate() {
         for (t, value) in row.iter().enumerate() {
             y[t * stride + i] = *value;
         }
     }
-    N
 }
 
 /// Unfolded rows of `n` elements in f32.

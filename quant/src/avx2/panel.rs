@@ -21,6 +21,19 @@ pub(crate) const ROWS: usize = 16;
 /// Sums of the panel's rows with one vector.
 pub(crate) type Sums = [f32; ROWS];
 
+/// What is multiplied together: the elements of a panel with a block of each vector.
+#[derive(Clone, Copy)]
+pub(crate) struct Step {
+    /// Elements.
+    pub(crate) len: usize,
+    /// Elements that are added as integers.
+    pub(crate) exact: usize,
+    /// The block of the vectors.
+    pub(crate) block: usize,
+    /// Whether the rows have minima.
+    pub(crate) mins: bool,
+}
+
 /// Sixteen rows of up to [`SUPER`] elements; aligned, because a load that crosses cache lines takes twice as long.
 #[repr(align(64))]
 pub(crate) struct Panel {
@@ -79,19 +92,11 @@ impl Panel {
         }
     }
 
-    /// Adds the products of `len` elements, those of block `block` of each vector, to `sums`, which has an entry a
-    /// vector. `exact` elements are added as integers.
+    /// Adds the products of a step to `sums`, which has an entry a vector.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    pub(super) fn add(
-        &self,
-        len: usize,
-        exact: usize,
-        block: usize,
-        x: &[Vector<'_>],
-        mins: bool,
-        sums: &mut [Sums],
-    ) {
+    pub(super) fn add(&self, step: Step, x: &[Vector<'_>], sums: &mut [Sums]) {
+        let Step { len, exact, block, mins } = step;
         let mut t = 0;
         while t < x.len() {
             macro_rules! tile {

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::lanes::{bytes16, bytes32, half, horizontal, putf, split, take, takef};
 use super::large::*;
 use super::small::*;
-use super::unfold::{SMALL, SUPER, by_format, has_mins};
+use super::unfold::{SMALL, SUPER, by_format};
 use crate::Format;
 use crate::activation::{BLOCK, Vector};
 
@@ -71,7 +71,7 @@ pub(super) fn multiply<const N: usize>(format: Format, row: &[u8], x: &[Vector<'
                     sum[t] = _mm256_fmadd_ps(_mm256_add_ps(part[t][0], part[t][1]), scale, sum[t]);
                 }
             }
-            if has_mins(format) {
+            if format.has_mins() {
                 for t in 0..N {
                     let mut total = 0.0;
                     for (b, [low, high]) in blocks.iter().zip(x[t].sums.as_chunks::<2>().0) {
@@ -112,7 +112,7 @@ pub(super) fn multiply<const N: usize>(format: Format, row: &[u8], x: &[Vector<'
                 for t in 0..N {
                     let scale = _mm256_set1_ps(d * x[t].scale[i]);
                     sum[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[t]), scale, sum[t]);
-                    if has_mins(format) {
+                    if format.has_mins() {
                         let sums = &x[t].sums[16 * i..][..16];
                         offset[t] = _mm256_fmadd_ps(takef(&mins, 0), takef(sums, 0), offset[t]);
                         offset[t] = _mm256_fmadd_ps(takef(&mins, 8), takef(sums, 8), offset[t]);

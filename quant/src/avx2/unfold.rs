@@ -45,12 +45,6 @@ pub(super) fn groups(format: Format) -> Option<[usize; 2]> {
     }
 }
 
-/// Whether rows of the format have minima.
-pub(crate) fn has_mins(format: Format) -> bool {
-    use Format::*;
-    matches!(format, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K)
-}
-
 /// The formats: bytes of a block, and the functions that take a block apart. `$do` is what is done with them: a macro
 /// that takes a small format (its scale, its minimum, its codes) or a large one, or one of those in between.
 macro_rules! by_format {

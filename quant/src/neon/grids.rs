@@ -4,7 +4,7 @@ use std::arch::aarch64::*;
 
 use super::lanes::half;
 use super::unfold::{Row, bits_of};
-use crate::decode::{even_signs, iq1_m_scale, u16_at, u32_at};
+use crate::decode::{iq1_m_scale, pair, two_signs, u16_at, u32_at};
 use crate::grids;
 
 /// 16 entries of grids, with a minus where `signs` has a bit.
@@ -13,18 +13,6 @@ use crate::grids;
 fn signed(grids: [u64; 2], signs: u16) -> uint8x16_t {
     let (grid, minus) = (vcombine_u8(vcreate_u8(grids[0]), vcreate_u8(grids[1])), bits_of(signs));
     vsubq_u8(veorq_u8(grid, minus), minus)
-}
-
-/// The sign masks of two groups of 8 whose eighth sign isn't stored.
-#[inline]
-fn two_signs(first: u32, second: u32) -> u16 {
-    u16::from_le_bytes([even_signs(first), even_signs(second)])
-}
-
-/// Two entries of a grid of 4.
-#[inline]
-fn pair(first: u32, second: u32) -> u64 {
-    u64::from(first) | u64::from(second) << 32
 }
 
 /// `2n + 1` of the low four bits: scales are those times a power of two.

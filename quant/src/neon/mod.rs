@@ -24,7 +24,7 @@ use crate::product::Product;
 pub(crate) use activation::quantize;
 use lanes::numbers;
 use tile::{ROWS, Sums, Unit, Way};
-use unfold::{Row, SUPER, has_mins, has_sixteen, unfold};
+use unfold::{Row, SUPER, has_sixteen, unfold};
 
 /// Vectors up to which rows are unfolded two at a time: each more is one more place in memory that is read from.
 const FEW: usize = 4;
@@ -98,7 +98,7 @@ fn multiply(way: Way, format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32])
     let rows = y.len() / x.len();
     assert!(w.len() == bytes * rows && x.iter().all(|x| x.q.len() == n), "rows of {n} elements");
     let step = format.bytes(SUPER).expect("whole blocks");
-    let (sixteen, mins) = (has_sixteen(format), has_mins(format));
+    let (sixteen, mins) = (has_sixteen(format), format.has_mins());
     let together = if x.len() <= FEW { 2 } else { ROWS };
     BUFFERS.with_borrow_mut(|Buffers { units, rows: unfolded, sums }| {
         units.resize(x.len() * n / 16, [vdupq_n_s8(0); 2]);

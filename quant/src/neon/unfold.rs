@@ -39,12 +39,6 @@ impl Row {
     }
 }
 
-/// Whether rows of the format have minima.
-pub(super) fn has_mins(format: Format) -> bool {
-    use Format::*;
-    matches!(format, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K)
-}
-
 /// Whether every 16 elements have a scale of their own, and not every 32.
 pub(super) fn has_sixteen(format: Format) -> bool {
     use Format::*;
