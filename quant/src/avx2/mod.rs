@@ -61,9 +61,9 @@ macro_rules! tiles {
 /// Integers that unfolded rows may take: half of the first-level cache.
 const UNFOLDED: usize = 8192;
 /// Vectors up to which rows come apart in registers, and not in panels: turning those would cost more than it saves.
-const FEW: usize = 4;
+pub(crate) const FEW: usize = 4;
 /// How far ahead of a row its successors are asked for when each is used once: what a core reads in about 400 ns.
-const AHEAD: usize = 4096;
+pub(crate) const AHEAD: usize = 4096;
 /// Most rows that are unfolded together.
 const ROWS: usize = 8;
 
@@ -132,7 +132,7 @@ fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
 }
 
 /// Checks the lengths of a product, and returns that of a row.
-fn row_bytes(format: Format, w: &[u8], x: &[Vector<'_>], y: &[f32]) -> usize {
+pub(crate) fn row_bytes(format: Format, w: &[u8], x: &[Vector<'_>], y: &[f32]) -> usize {
     let n = x[0].q.len();
     let bytes = format.bytes(n).expect("vectors are whole blocks");
     let fits = w.len() == bytes * (y.len() / x.len()) && x.iter().all(|x| x.q.len() == n);
@@ -207,7 +207,7 @@ fn panels(
 /// these are multiplied.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn prefetch(row: &[u8], distance: usize) {
+pub(crate) fn prefetch(row: &[u8], distance: usize) {
     const LINE: usize = 64;
     let start = row.as_ptr().wrapping_add(distance);
     for line in (0..row.len()).step_by(LINE) {

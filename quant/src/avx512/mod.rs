@@ -3,19 +3,22 @@
 //!
 //! The panel of `avx2`, sixteen rows side by side, is as wide as one register here, and multiplying two elements of each
 //! row and adding them to the sums is one instruction: 80 % of the most that a core can do, where `avx2` comes to 70 % of
-//! less (Zen 4: 90 and 70 of 114 and 93 GMAC/s). Single rows stay with `avx2`: wider registers were tried for them, with
-//! other ways of taking blocks apart, and were no faster, for there shifts, masks and scales cost more than products do.
+//! less (Zen 4: 90 and 70 of 114 and 93 GMAC/s). Single rows of the usual K-quants are multiplied as bytes (`row`), those of
+//! other formats stay with `avx2`.
 
 // Tiles are arrays of a constant size, walked by index in several arrays at once.
 #![allow(clippy::needless_range_loop)]
+
+mod block;
+mod row;
 
 use std::arch::x86_64::*;
 
 use crate::Format;
 use crate::activation::Vector;
-use crate::avx2::multiply_integers;
 use crate::avx2::panel::{Panel, Step, Sums};
 use crate::avx2::unfold::{SMALL, SUPER};
+use crate::avx2::{FEW, multiply_integers};
 use crate::product::Product;
 
 /// The product of a format, if it has one here. To be called only on processors that `simd::has_avx512` says yes of.
@@ -41,7 +44,10 @@ pub(crate) fn product(format: Format) -> Option<Product> {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
-    multiply_integers(format, w, x, y, |panel, step, sums| add(panel, step, x, sums));
+    match x.len() {
+        1..=FEW if row::fits(format, x[0].q.len()) => row::rows(format, w, x, y),
+        _ => multiply_integers(format, w, x, y, |panel, step, sums| add(panel, step, x, sums)),
+    }
 }
 
 /// As [`Panel::add`].
