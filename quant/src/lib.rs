@@ -6,7 +6,7 @@
 //! - [`activation`]: activations, and their quantized form.
 //! - [`mod@product`]: what a product is, and the portable products, the reference for every other path.
 //! - `avx2`, `neon`: the fast products: rows are unfolded to integers, and those multiplied. `avx512` widens the part for
-//!   many vectors.
+//!   many vectors, and multiplies single rows of the usual formats as bytes.
 //! - [`peak`]: what the processor could do at most.
 //! - [`state`]: codecs of stored session states, which are no GGUF formats.
 #![deny(unsafe_code)]

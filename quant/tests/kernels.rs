@@ -150,6 +150,7 @@ fn kernels_bear_extreme_codes_and_scales() {
 fn no_vectors_and_no_rows_are_no_products() {
     for format in Format::all() {
         products(format).for_each(|(_, product)| product(&[], &[], &mut []));
+        products(format).for_each(|(_, product)| product(&[], &[Vector::default()], &mut []));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Vectors to and from memory: the loads and stores of the AVX2 products, each checked against its slice.
+//! Vectors to and from memory: the loads and stores of the products, each checked against its slice.
 
 use std::arch::x86_64::*;
 
@@ -6,7 +6,7 @@ use crate::decode::u16_at;
 
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-pub(super) fn half(b: &[u8], at: usize) -> f32 {
+pub(crate) fn half(b: &[u8], at: usize) -> f32 {
     let bits = i32::from(u16_at(b, at));
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
 }
@@ -14,7 +14,7 @@ pub(super) fn half(b: &[u8], at: usize) -> f32 {
 /// 16 bytes of a block.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn bytes16(b: &[u8], at: usize) -> __m128i {
+pub(crate) fn bytes16(b: &[u8], at: usize) -> __m128i {
     let b = &b[at..at + 16];
     // SAFETY: 16 readable bytes; unaligned access is what this is for.
     #[allow(unsafe_code)]
@@ -26,7 +26,7 @@ pub(super) fn bytes16(b: &[u8], at: usize) -> __m128i {
 /// 32 bytes of a block.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn bytes32(b: &[u8], at: usize) -> __m256i {
+pub(crate) fn bytes32(b: &[u8], at: usize) -> __m256i {
     let b = &b[at..at + 32];
     // SAFETY: 32 readable bytes; unaligned access is what this is for.
     #[allow(unsafe_code)]
@@ -85,7 +85,7 @@ pub(super) fn takef(x: &[f32], at: usize) -> __m256 {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn horizontal(x: __m256) -> f32 {
+pub(crate) fn horizontal(x: __m256) -> f32 {
     let half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
     let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
     _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))

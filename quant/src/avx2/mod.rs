@@ -7,7 +7,7 @@
 // Tiles are arrays of a constant size, walked by index in several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-mod lanes;
+pub(crate) mod lanes;
 mod large;
 pub(crate) mod panel;
 mod row;
@@ -243,7 +243,7 @@ fn floats(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     let together = rows_together(n, rows);
     BUFFERS.with_borrow_mut(|b| {
         b.floats.resize(together * n, 0.0);
-        for (first, w) in (0..rows).step_by(together.max(1)).zip(w.chunks(together * bytes.max(1))) {
+        for (first, w) in (0..rows).step_by(together.max(1)).zip(w.chunks((together * bytes).max(1))) {
             let count = w.len() / bytes.max(1);
             for (w, out) in w.chunks_exact(bytes.max(1)).zip(b.floats.chunks_exact_mut(n.max(1))) {
                 prefetch(w, together * bytes);

@@ -1,5 +1,4 @@
-//! Products with more than a few vectors on processors with AVX-512 and its dot products of 16-bit integers (VNNI): Zen 4,
-//! Ice Lake and later.
+//! Products on processors with AVX-512 and its dot products of integers (VNNI): Zen 4, Ice Lake and later.
 //!
 //! The panel of `avx2`, sixteen rows side by side, is as wide as one register here, and multiplying two elements of each
 //! row and adding them to the sums is one instruction: 80 % of the most that a core can do, where `avx2` comes to 70 % of
@@ -45,7 +44,7 @@ pub(crate) fn product(format: Format) -> Option<Product> {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     match x.len() {
-        1..=FEW if row::fits(format, x[0].q.len()) => row::rows(format, w, x, y),
+        1..=FEW if row::has(format) => row::rows(format, w, x, y),
         _ => multiply_integers(format, w, x, y, |panel, step, sums| add(panel, step, x, sums)),
     }
 }
@@ -124,11 +123,12 @@ fn tile<const N: usize, const G: usize, const GROUPS: usize>(
     }
 }
 
-/// 32 integers.
+/// 64 bytes of integers.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn line(q: &[i16; 32]) -> __m512i {
-    // SAFETY: 32 readable elements; unaligned access is what this is for.
+fn line<T: Into<i32> + Copy, const N: usize>(q: &[T; N]) -> __m512i {
+    const { assert!(size_of::<[T; N]>() == 64) };
+    // SAFETY: 64 readable bytes; unaligned access is what this is for.
     #[allow(unsafe_code)]
     unsafe {
         _mm512_loadu_si512(q.as_ptr().cast())

@@ -1,9 +1,9 @@
-//! The products of one weight row with a few vectors: what decoding is made of.
+//! The products of weight rows with a few vectors, one row after the other: what decoding is made of.
 //!
-//! `dpbusd` adds up products of unsigned and signed bytes, four a lane. Codes are bytes already, once an offset has made
-//! them unsigned, and lie in their order: 64 of them come apart with one mask or two, where 16-bit integers take seven
-//! instructions. Activations have 14 bits, and so are two bytes: `128 · high + low`. What the second product costs is far
-//! less than what taking codes apart did, and sums are as exact as before.
+//! `dpbusd` adds up products of unsigned and signed bytes, four a lane. The codes of these formats are stored unsigned and
+//! stay bytes in their order: 64 of them come apart with one mask (Q4_K) or a few instructions, where 16-bit integers take
+//! seven. Activations have 14 bits, and so are two bytes: `128 · high + low`. What the second product costs is less than
+//! what taking codes apart did, and sums are as exact as before.
 
 // Blocks are arrays of a constant size, walked by index in several arrays at once.
 #![allow(clippy::needless_range_loop)]
@@ -11,10 +11,11 @@
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
-use super::block::*;
+use super::block::{Block, q4_k, q4_k_total, q5_k, q6_k};
+use super::{line, numbers};
 use crate::Format;
 use crate::activation::{BLOCK, UNIT, Vector};
-use crate::avx2::{AHEAD, prefetch, row_bytes};
+use crate::avx2::{AHEAD, lanes, prefetch, row_bytes};
 
 /// Activations of 64 elements in their order, as bytes: `128 · high + low`, both between −64 and 64.
 #[derive(Clone, Copy)]
@@ -31,13 +32,12 @@ thread_local! {
     static BYTES: RefCell<Vec<[Bytes; 4]>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether rows of `n` elements are multiplied here.
-pub(super) fn fits(format: Format, n: usize) -> bool {
-    use Format::*;
-    matches!(format, Q4_K | Q5_K | Q6_K) && n.is_multiple_of(BLOCK)
+/// Whether rows of the format are multiplied here.
+pub(super) fn has(format: Format) -> bool {
+    matches!(format, Format::Q4_K | Format::Q5_K | Format::Q6_K)
 }
 
-/// The products of rows, which [`fits`] says yes of, with one to four vectors.
+/// The products of rows of a format that [`has`] says yes of, with one to four vectors.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
@@ -49,7 +49,8 @@ pub(super) fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
             1 => multiply::<1>(format, w, bytes, x, q, y),
             2 => multiply::<2>(format, w, bytes, x, q, y),
             3 => multiply::<3>(format, w, bytes, x, q, y),
-            _ => multiply::<4>(format, w, bytes, x, q, y),
+            4 => multiply::<4>(format, w, bytes, x, q, y),
+            more => unreachable!("{more} vectors"),
         }
     });
 }
@@ -92,8 +93,8 @@ fn multiply<const N: usize>(
         own[t] = (&q[t * blocks..][..blocks], &x[t].scale[..blocks], &x[t].sums.as_chunks().0[..blocks]);
     }
     macro_rules! rows {
-        ($bytes:literal, $take:ident, $($total:tt)*) => {
-            for (r, row) in w.chunks_exact(bytes).enumerate() {
+        ($bytes:literal, $take:ident, $total:ident) => {
+            for (r, row) in w.chunks_exact(bytes.max(1)).enumerate() {
                 prefetch(row, AHEAD.max(bytes));
                 let mut sums = [_mm512_setzero_ps(); N];
                 let mut offsets = [_mm512_setzero_ps(); N];
@@ -105,16 +106,17 @@ fn multiply<const N: usize>(
                         for c in 0..4 {
                             let q = &q[i][c];
                             let high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes[c], line(&q.high));
-                            let dot = _mm512_dpbusd_epi32(_mm512_slli_epi32::<7>(high), codes[c], line(&q.low));
+                            let dot =
+                                _mm512_dpbusd_epi32(_mm512_slli_epi32::<7>(high), codes[c], line(&q.low));
                             part = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scales[c], part);
                         }
                         let factor = _mm512_mul_ps(factor, _mm512_set1_ps(scale[i]));
                         sums[t] = _mm512_fmadd_ps(part, factor, sums[t]);
-                        offsets[t] = _mm512_fmadd_ps(offset, super::numbers(&sums16[i]), offsets[t]);
+                        offsets[t] = _mm512_fmadd_ps(offset, numbers(&sums16[i]), offsets[t]);
                     }
                 }
                 for t in 0..N {
-                    y[t * rows + r] = horizontal($($total)*(sums[t], offsets[t]));
+                    y[t * rows + r] = horizontal($total(sums[t], offsets[t]));
                 }
             }
         };
@@ -123,25 +125,14 @@ fn multiply<const N: usize>(
         Format::Q4_K => rows!(144, q4_k, q4_k_total),
         Format::Q5_K => rows!(176, q5_k, _mm512_sub_ps),
         Format::Q6_K => rows!(210, q6_k, _mm512_sub_ps),
-        _ => unreachable!("`fits` says no"),
+        _ => unreachable!("`has` says no"),
     }
 }
 
-/// The upper nibbles of Q4_K stay where they are, and count sixteenfold.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn q4_k_total(sums: __m512, offsets: __m512) -> __m512 {
-    _mm512_fmsub_ps(sums, upper_sixteenth(), offsets)
-}
-
+/// The sum of all lanes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn horizontal(x: __m512) -> f32 {
-    let x = _mm256_add_ps(
-        _mm512_castps512_ps256(x),
-        _mm512_castps512_ps256(_mm512_shuffle_f32x4::<0b1110>(x, x)),
-    );
-    let half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
-    let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
-    _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
+    let upper = _mm512_castps512_ps256(_mm512_shuffle_f32x4::<0b1110>(x, x));
+    lanes::horizontal(_mm256_add_ps(_mm512_castps512_ps256(x), upper))
 }

@@ -111,7 +111,7 @@ fn multiply(way: Way, format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32])
             let count = w.len() / bytes;
             sums.iter_mut().for_each(|sums| sums[..together].fill(vdupq_n_f32(0.0)));
             for block in 0..n.div_ceil(SUPER) {
-                for (w, row) in w.chunks_exact(bytes).zip(unfolded.iter_mut()) {
+                for (w, row) in w.chunks_exact(bytes.max(1)).zip(unfolded.iter_mut()) {
                     unfold(format, &w[block * step..bytes.min((block + 1) * step)], row);
                 }
                 // An odd last row comes with what was unfolded before: its sums are for nobody.
