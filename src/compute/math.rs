@@ -215,14 +215,22 @@ fn swiglu_body<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
 fn situ_body<L: Lanes>(gate: &[f32], up: &[f32], beta: f32, linear_beta: f32, out: &mut [f32]) {
     assert!(gate.len() == up.len() && gate.len() == out.len());
     let (inverse, inverse_linear) = (1.0 / beta, 1.0 / linear_beta);
-    let gated = |x: f32| beta * function::tanh::<L>(x * inverse) * function::sigmoid::<L>(x);
+    // `tanh(gate / β) σ(gate)`
+    let gated = |gate: f32| {
+        let ([a, b], [c, d]) =
+            (function::tanh_fraction::<L>(gate * inverse), function::sigmoid_fraction::<L>(gate));
+        [a * c, b * d]
+    };
     if linear_beta > 0.0 {
+        let factor = beta * linear_beta;
         for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-            *out = gated(*gate) * (linear_beta * function::tanh::<L>(up * inverse_linear));
+            let ([a, b], [c, d]) = (gated(*gate), function::tanh_fraction::<L>(up * inverse_linear));
+            *out = factor * (a * c) / (b * d);
         }
     } else {
         for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-            *out = gated(*gate) * up;
+            let [a, b] = gated(*gate);
+            *out = beta * a / b * up;
         }
     }
 }

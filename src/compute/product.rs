@@ -22,7 +22,7 @@ use super::pool::Pool;
 /// Weight rows that are multiplied before the next vectors: few enough to stay in the first-level cache.
 const TILE_ROWS: usize = 32;
 /// Vectors that share a tile of weight rows: many, since the rows are unfolded once for all of them.
-const TILE_VECTORS: usize = 64;
+const TILE_VECTORS: usize = 128;
 /// Vectors up to which rows are multiplied one by one.
 const FEW_VECTORS: usize = 4;
 /// Weight bytes of a part: long against the 50 ns that taking a part costs, short against a region.
@@ -293,8 +293,10 @@ fn for_vectors<'a>(
     mut f: impl FnMut(usize, &[Vector<'a>]),
 ) {
     let mut tile = [Vector::default(); TILE_VECTORS];
-    for first in (0..count).step_by(TILE_VECTORS) {
-        let len = TILE_VECTORS.min(count - first);
+    // Tiles of about the same size: what taking rows apart costs would be a waste for a few vectors that are left over.
+    let size = count.div_ceil(count.div_ceil(TILE_VECTORS).max(1)).max(1);
+    for first in (0..count).step_by(size) {
+        let len = size.min(count - first);
         for (t, slot) in tile[..len].iter_mut().enumerate() {
             *slot = vector(first + t);
         }

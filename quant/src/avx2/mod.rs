@@ -11,7 +11,7 @@ pub(crate) mod lanes;
 mod large;
 pub(crate) mod panel;
 mod row;
-mod small;
+pub(crate) mod small;
 pub(crate) mod unfold;
 
 use std::arch::x86_64::*;
@@ -22,7 +22,7 @@ use crate::activation::Vector;
 use crate::product::Product;
 
 use lanes::{horizontal, takef};
-use panel::{Panel, Step, Sums};
+use panel::{Ahead, Panel, Step, Sums};
 use row::multiply;
 use unfold::{SUPER, groups, unfold};
 
@@ -110,7 +110,7 @@ fn rows_together(n: usize, rows: usize) -> usize {
 /// Products with up to [`FEW`] vectors: each row comes apart in registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
+pub(crate) fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     let (bytes, rows) = (row_bytes(format, w, x, y), y.len() / x.len());
     for (r, w) in w.chunks_exact(bytes.max(1)).enumerate() {
         prefetch(w, AHEAD.max(bytes));
@@ -144,39 +144,45 @@ pub(crate) fn row_bytes(format: Format, w: &[u8], x: &[Vector<'_>], y: &[f32]) -
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
-    multiply_integers(format, w, x, y, |panel, step, sums| panel.add(step, x, sums));
-}
-
-/// The products of a format of integers. What differs between processors is how panels are multiplied: `add` adds the
-/// products of a step.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn multiply_integers(
-    format: Format,
-    w: &[u8],
-    x: &[Vector<'_>],
-    y: &mut [f32],
-    add: impl Fn(&Panel, Step, &mut [Sums]),
-) {
     match x.len() {
         0 => {}
         1..=FEW => rows(format, w, x, y),
-        _ => panels(format, w, x, y, add),
+        _ => panels(
+            format,
+            w,
+            x,
+            y,
+            |panel, rows, step| fill(format, panel, rows, step),
+            |panel, step, sums| panel.add(step, x, sums),
+        ),
     }
 }
 
-/// Products with many vectors.
+/// Fills a panel with the elements of a step of up to [`panel::ROWS`] rows, whatever the format.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn panels(
+pub(crate) fn fill(format: Format, panel: &mut Panel, rows: &[&[u8]], Step { len, mins, .. }: Step<'_>) {
+    let [group, _] = groups(format).expect("an unfolded format");
+    for (r, row) in rows.iter().enumerate() {
+        unfold(format, row, panel.row(r, len, group, mins));
+    }
+    panel.turn(len, group, mins);
+}
+
+/// Products with many vectors. What differs between processors is how panels are made and multiplied: `fill` makes one
+/// of the bytes that a step has of each row, `add` adds the products of a step.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn panels(
     format: Format,
     w: &[u8],
     x: &[Vector<'_>],
     y: &mut [f32],
-    add: impl Fn(&Panel, Step, &mut [Sums]),
+    fill: impl Fn(&mut Panel, &[&[u8]], Step<'_>),
+    add: impl Fn(&Panel, Step<'_>, &mut [Sums]),
 ) {
     let (bytes, n, rows) = (row_bytes(format, w, x, y), x[0].q.len(), y.len() / x.len());
-    let [group, exact] = groups(format).expect("an unfolded format");
+    let [_, exact] = groups(format).expect("an unfolded format");
     let mins = format.has_mins();
     BUFFERS.with_borrow_mut(|b| {
         let panel = b.panel.get_or_insert_with(|| Box::new(Panel::new()));
@@ -188,13 +194,15 @@ fn panels(
             for (block, start) in (0..n).step_by(SUPER).enumerate() {
                 let len = SUPER.min(n - start);
                 let [from, to] = [start, start + len].map(|i| i / format.block_len() * format.block_bytes());
-                for r in 0..count {
-                    let part = &w[r * bytes..][from..to];
-                    prefetch(part, panel::ROWS * bytes);
-                    unfold(format, part, panel.row(r, len, group, mins));
+                let mut parts: [&[u8]; panel::ROWS] = [&[]; panel::ROWS];
+                for (part, row) in parts.iter_mut().zip(w.chunks_exact(bytes)) {
+                    *part = &row[from..to];
                 }
-                panel.turn(len, group, mins);
-                add(panel, Step { len, exact, block, mins }, &mut b.sums);
+                // Together the steps of a panel ask for all of the next one.
+                let ahead = Ahead { like: &w[from * count..to * count], distance: panel::ROWS * bytes };
+                let step = Step { len, exact, block, mins, ahead };
+                fill(panel, &parts[..count], step);
+                add(panel, step, &mut b.sums);
             }
             for (y, sums) in y.chunks_exact_mut(rows).zip(&b.sums) {
                 y[first..first + count].copy_from_slice(&sums[..count]);

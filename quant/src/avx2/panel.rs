@@ -12,6 +12,7 @@
 use std::arch::x86_64::*;
 
 use super::lanes::{pair, put, putf, take, takef};
+use super::prefetch;
 use super::unfold::{SMALL, SUPER, Unfolded};
 use crate::activation::Vector;
 
@@ -23,7 +24,7 @@ pub(crate) type Sums = [f32; ROWS];
 
 /// What is multiplied together: the elements of a panel with a block of each vector.
 #[derive(Clone, Copy)]
-pub(crate) struct Step {
+pub(crate) struct Step<'a> {
     /// Elements.
     pub(crate) len: usize,
     /// Elements that are added as integers.
@@ -32,6 +33,28 @@ pub(crate) struct Step {
     pub(crate) block: usize,
     /// Whether the rows have minima.
     pub(crate) mins: bool,
+    /// What to ask for meanwhile.
+    pub(crate) ahead: Ahead<'a>,
+}
+
+/// Bytes that will be needed soon. They are asked for tile by tile: a processor waits for few lines of memory at a time,
+/// and whatever else it is to load stands in line behind them.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead<'a> {
+    /// As many bytes, which lie before them ...
+    pub(crate) like: &'a [u8],
+    /// ... by so many.
+    pub(crate) distance: usize,
+}
+
+impl Ahead<'_> {
+    /// Asks for the share of the vectors `from..to` of `all`.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(crate) fn fetch(self, from: usize, to: usize, all: usize) {
+        let [from, to] = [from, to].map(|t| t * self.like.len() / all);
+        prefetch(&self.like[from..to], self.distance);
+    }
 }
 
 /// Sixteen rows of up to [`SUPER`] elements; aligned, because a load that crosses cache lines takes twice as long.
@@ -95,12 +118,13 @@ impl Panel {
     /// Adds the products of a step to `sums`, which has an entry a vector.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    pub(super) fn add(&self, step: Step, x: &[Vector<'_>], sums: &mut [Sums]) {
-        let Step { len, exact, block, mins } = step;
+    pub(super) fn add(&self, step: Step<'_>, x: &[Vector<'_>], sums: &mut [Sums]) {
+        let Step { len, exact, block, mins, ahead } = step;
         let mut t = 0;
         while t < x.len() {
             macro_rules! tile {
                 ($n:literal) => {{
+                    ahead.fetch(t, t + $n, x.len());
                     let (x, sums) = (&x[t..t + $n], &mut sums[t..t + $n]);
                     if mins {
                         self.subtract_mins::<$n>(len, block, x, sums);

@@ -13,6 +13,12 @@ pub(super) fn half_scale<const N: usize>(b: &[u8; N]) -> f32 {
 
 #[inline]
 pub(super) fn power_scale(b: &[u8; 17]) -> f32 {
+    power(b[0])
+}
+
+/// The scale of MXFP4 that a byte stands for, halved, as its codes are doubled.
+#[inline]
+pub(crate) fn power(e: u8) -> f32 {
     /// A load is all that a product has time for.
     static POWERS: [f32; 256] = {
         let (mut powers, mut e) = ([0.0; 256], 0);
@@ -22,7 +28,7 @@ pub(super) fn power_scale(b: &[u8; 17]) -> f32 {
         }
         powers
     };
-    POWERS[usize::from(b[0])]
+    POWERS[usize::from(e)]
 }
 
 #[inline]
@@ -37,7 +43,7 @@ pub(super) fn half_min<const N: usize>(b: &[u8; N]) -> f32 {
     -half(b, 2)
 }
 
-const OFFSET_8: [i8; 16] = [-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7];
+pub(crate) const OFFSET_8: [i8; 16] = [-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7];
 
 /// The 32 nibbles of 16 bytes, the low ones first, as bytes.
 #[inline]

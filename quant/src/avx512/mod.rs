@@ -9,6 +9,7 @@
 #![allow(clippy::needless_range_loop)]
 
 mod block;
+mod fill;
 mod row;
 
 use std::arch::x86_64::*;
@@ -17,8 +18,10 @@ use crate::Format;
 use crate::activation::Vector;
 use crate::avx2::panel::{Panel, Step, Sums};
 use crate::avx2::unfold::{SMALL, SUPER};
-use crate::avx2::{FEW, multiply_integers};
+use crate::avx2::{FEW, panels, rows};
 use crate::product::Product;
+
+use fill::fill;
 
 /// The product of a format, if it has one here. To be called only on processors that `simd::has_avx512` says yes of.
 pub(crate) fn product(format: Format) -> Option<Product> {
@@ -44,19 +47,32 @@ pub(crate) fn product(format: Format) -> Option<Product> {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     match x.len() {
+        0 => {}
         1..=FEW if row::has(format) => row::rows(format, w, x, y),
-        _ => multiply_integers(format, w, x, y, |panel, step, sums| add(panel, step, x, sums)),
+        1..=FEW => rows(format, w, x, y),
+        _ => panels(
+            format,
+            w,
+            x,
+            y,
+            |panel, rows, step| fill(format, panel, rows, step),
+            |panel, step, sums| add(panel, step, x, sums),
+        ),
     }
 }
+
+/// Most vectors of a tile: their sums take a quarter of the registers, and are enough to keep the multipliers busy.
+const TILE: usize = 8;
 
 /// As [`Panel::add`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn add(panel: &Panel, step: Step, x: &[Vector<'_>], sums: &mut [Sums]) {
+fn add(panel: &Panel, step: Step<'_>, x: &[Vector<'_>], sums: &mut [Sums]) {
     let mut t = 0;
     while t < x.len() {
         macro_rules! tile {
             ($n:literal) => {{
+                step.ahead.fetch(t, t + $n, x.len());
                 let (x, sums) = (&x[t..t + $n], &mut sums[t..t + $n]);
                 match step.exact {
                     SMALL => tile::<$n, SMALL, 1>(panel, step, x, sums),
@@ -66,10 +82,16 @@ fn add(panel: &Panel, step: Step, x: &[Vector<'_>], sums: &mut [Sums]) {
                 t += $n;
             }};
         }
-        match x.len() - t {
-            8.. => tile!(8),
-            4.. => tile!(4),
-            2.. => tile!(2),
+        // As many tiles as are needed, and all of about the same width: a narrow one waits for its sums.
+        let rest = x.len() - t;
+        match rest.div_ceil(rest.div_ceil(TILE)) {
+            8 => tile!(8),
+            7 => tile!(7),
+            6 => tile!(6),
+            5 => tile!(5),
+            4 => tile!(4),
+            3 => tile!(3),
+            2 => tile!(2),
             _ => tile!(1),
         }
     }
@@ -80,7 +102,7 @@ fn add(panel: &Panel, step: Step, x: &[Vector<'_>], sums: &mut [Sums]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn tile<const N: usize, const G: usize, const GROUPS: usize>(
     panel: &Panel,
-    Step { len, block, mins, .. }: Step,
+    Step { len, block, mins, .. }: Step<'_>,
     x: &[Vector<'_>],
     sums: &mut [Sums],
 ) {
@@ -154,6 +176,17 @@ fn put_numbers(to: &mut Sums, numbers: __m512) {
     #[allow(unsafe_code)]
     unsafe {
         _mm512_storeu_ps(to.as_mut_ptr(), numbers);
+    }
+}
+
+/// Writes 32 integers.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn put_line(to: &mut [i16; 32], integers: __m512i) {
+    // SAFETY: 64 writable bytes; unaligned access is what this is for.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm512_storeu_si512(to.as_mut_ptr().cast(), integers);
     }
 }
 
