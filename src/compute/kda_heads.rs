@@ -11,7 +11,7 @@ use super::operand::Operand;
 use super::pool::Pool;
 use super::product::Weights;
 
-/// Tokens that share a head's rows of the decay gate.
+/// Tokens that a head works on from beginning to end before the next: what lies between stays in the second-level cache.
 const TOKENS: usize = 64;
 
 thread_local! {
@@ -109,22 +109,27 @@ pub fn kda(
         // SAFETY: a head of a session is one part of the region; so are its columns of its tokens, below.
         #[allow(unsafe_code)]
         let s = unsafe { s.slice(state..state + size * size) };
-        let done = Head { layer, input, head, tokens: tokens.clone() }.run(window, s);
-        for (i, token) in tokens.clone().enumerate() {
-            let (row, cell) = (i * size..(i + 1) * size, token * width + head * size);
-            // SAFETY: see above.
-            #[allow(unsafe_code)]
-            let (log, read, x) = unsafe {
-                (
-                    logs.slice(cell..cell + size),
-                    reads.slice(cell..cell + size),
-                    writer.part(token, head * size, size),
-                )
-            };
-            log.copy_from_slice(&done.log_decay[row.clone()]);
-            read.copy_from_slice(&done.y[row.clone()]);
-            math::rms_norm(&done.y[row], layer.norm, layer.epsilon, x);
-            math::mul_sigmoid(x, &input.gate[cell..cell + size]);
+        for first in tokens.clone().step_by(TOKENS) {
+            let piece = first..tokens.end.min(first + TOKENS);
+            let done = Head { layer, input, head, tokens: piece.clone() }.run(tokens.start, window, s);
+            for (token, (decay, y)) in
+                piece.zip(done.log_decay.chunks_exact(size).zip(done.y.chunks_exact(size)))
+            {
+                let cell = token * width + head * size;
+                // SAFETY: see above.
+                #[allow(unsafe_code)]
+                let (log, read, x) = unsafe {
+                    (
+                        logs.slice(cell..cell + size),
+                        reads.slice(cell..cell + size),
+                        writer.part(token, head * size, size),
+                    )
+                };
+                log.copy_from_slice(decay);
+                read.copy_from_slice(y);
+                math::rms_norm(y, layer.norm, layer.epsilon, x);
+                math::mul_sigmoid(x, &input.gate[cell..cell + size]);
+            }
         }
     });
     out.quantize(pool);
@@ -135,7 +140,7 @@ pub fn kda(
     }
 }
 
-/// One head of one session's tokens.
+/// One head of some tokens of a session.
 struct Head<'a> {
     layer: &'a KdaLayer<'a>,
     input: &'a KdaInput<'a>,
@@ -149,14 +154,15 @@ struct Done {
 }
 
 impl Head<'_> {
-    fn run(&self, window: &[Vec<f32>; 3], s: &mut [f32]) -> Done {
+    /// `start` is the session's first token, which `window` lies before.
+    fn run(&self, start: usize, window: &[Vec<f32>; 3], s: &mut [f32]) -> Done {
         let &Head { layer, input, head, ref tokens } = self;
         let (size, width) = (layer.size, layer.heads * layer.size);
         let n = tokens.len() * size;
         let mut qkv: [Vec<f32>; 3] = std::array::from_fn(|i| {
-            let x = &input.qkv[i][tokens.start * width..tokens.end * width];
+            let x = &input.qkv[i][start * width..tokens.end * width];
             let mut out = vec![0.0; n];
-            convolve(x, layer.taps[i], &window[i], width, head * size, size, &mut out);
+            convolve(x, tokens.start - start, layer.taps[i], &window[i], width, head * size, size, &mut out);
             out
         });
         let [q, k, v] = &mut qkv;
@@ -181,12 +187,9 @@ impl Head<'_> {
         let rows = layer.decay.rows(head * size, size);
         let bias = &layer.bias[head * size..][..size];
         let mut z = vec![0f32; tokens.len() * size];
-        for (z, first) in z.chunks_mut(TOKENS * size).zip(tokens.clone().step_by(TOKENS)) {
-            let count = z.len() / size;
-            let vectors: Vec<Vector<'_>> = (first..first + count).map(|t| input.decay.vector(t)).collect();
-            rows.multiply(&vectors, z);
-            z.chunks_exact_mut(size).for_each(|z| math::add(z, bias));
-        }
+        let vectors: Vec<Vector<'_>> = tokens.clone().map(|t| input.decay.vector(t)).collect();
+        rows.multiply(&vectors, &mut z);
+        z.chunks_exact_mut(size).for_each(|z| math::add(z, bias));
         let a = layer.a[head];
         match layer.gate {
             DecayGate::Bounded(bound) => math::bounded_decay(&mut z, a, bound),

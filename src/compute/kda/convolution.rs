@@ -5,15 +5,19 @@ use super::super::simd::{Lanes, dispatch};
 
 dispatch! {
     /// The short convolution of one of q, k, v: `out[t][c] = silu(Σ_j taps[j][c] x(t − taps + 1 + j)[c])` for a run of
-    /// `out`'s columns. `x` and `taps` hold rows of `stride` elements of which those from `first` on are meant;
-    /// before the first token come the rows of `window`, oldest first.
-    pub fn convolve(x: &[f32], taps: &[f32], window: &[f32], stride: usize, first: usize, width: usize, out: &mut [f32])
+    /// `out`'s columns, and for the tokens t from `start` on. `x` and `taps` hold rows of `stride` elements of which those
+    /// from `first` on are meant; before the first row of `x` come those of `window`, oldest first.
+    pub fn convolve(
+        x: &[f32], start: usize, taps: &[f32], window: &[f32], stride: usize, first: usize, width: usize, out: &mut [f32],
+    )
         = convolve_body;
 }
 
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 fn convolve_body<L: Lanes>(
     x: &[f32],
+    start: usize,
     taps: &[f32],
     window: &[f32],
     stride: usize,
@@ -22,7 +26,7 @@ fn convolve_body<L: Lanes>(
     out: &mut [f32],
 ) {
     let (count, before) = (taps.len() / stride, window.len() / stride);
-    for (t, out) in out.chunks_exact_mut(width).enumerate() {
+    for (t, out) in (start..).zip(out.chunks_exact_mut(width)) {
         out.fill(0.0);
         for j in 0..count {
             let row = match (t + j).checked_sub(before) {
@@ -60,7 +64,7 @@ mod tests {
         let (x, taps) = (random(width * tokens, 1), random(width * count, 2));
         let (first, some) = (8, 16);
         let mut whole = vec![0.0; tokens * some];
-        convolve(&x, &taps, &vec![0.0; 3 * width], width, first, some, &mut whole);
+        convolve(&x, 0, &taps, &vec![0.0; 3 * width], width, first, some, &mut whole);
         for t in 0..tokens {
             for c in 0..some {
                 let sum: f64 = (0..count)
@@ -77,12 +81,15 @@ mod tests {
             let (mut window, mut got) = (vec![0.0; 3 * width], Vec::new());
             for x in x.chunks(step * width) {
                 let mut out = vec![0.0; x.len() / width * some];
-                convolve(x, &taps, &window, width, first, some, &mut out);
+                convolve(x, 0, &taps, &window, width, first, some, &mut out);
                 slide(&mut window, x);
                 got.extend(out);
             }
             assert_eq!(got, whole, "{step} tokens at a time");
             assert_eq!(window, x[(tokens - 3) * width..]);
+            let mut rest = vec![0.0; (tokens - step) * some];
+            convolve(&x, step, &taps, &vec![0.0; 3 * width], width, first, some, &mut rest);
+            assert_eq!(rest, whole[step * some..], "from token {step} on");
         }
     }
 }
