@@ -16,7 +16,7 @@ use super::pool::Pool;
 /// Rows decoded at a time: 32 x 576 x 4 bytes stay in the second-level cache.
 const ROW_TILE: usize = 32;
 /// Queries (tokens x heads) of a part: their vectors and their sums stay in the second-level cache too.
-const QUERY_BLOCK: usize = 32;
+const QUERY_BLOCK: usize = 48;
 /// Rows below which splitting them isn't worth a part.
 const SPLIT_ROWS: usize = 128;
 

@@ -1,13 +1,13 @@
 //! The two small matrix products of MLA attention, in f32: queries by rows (both contiguous along the summed
 //! dimension) and weights by rows (summed over the rows).
 //!
-//! Blocks of 4 x 2 vectors: eight accumulators, and a load or a broadcast less than there are multiplications,
-//! so that the multipliers and not the loads are the limit.
+//! Blocks of 6 x 2 vectors: twelve accumulators, more than the eight multiplications that are under way at a time, and two
+//! loads or broadcasts for three multiplications, so that the multipliers and not the loads are the limit.
 
 use super::simd::{LANES, Lanes, dispatch, load_all, store_all};
 
 /// Queries of a block.
-const M: usize = 4;
+const M: usize = 6;
 /// Rows, or vectors of a row, of a block.
 const N: usize = 2;
 
@@ -26,24 +26,33 @@ fn dots_body<L: Lanes>(a: &[f32], b: &[f32], width: usize, out: &mut [f32]) {
     assert!(out.len() == m * n);
     let mut i = 0;
     while i < m {
-        let rows = M.min(m - i);
-        let mut j = 0;
-        while j < n {
-            if rows == M && j + N <= n {
-                let block = dots_block::<L, M, N>(&a[i * width..], &b[j * width..], width);
-                for (r, row) in block.iter().enumerate() {
-                    out[(i + r) * n + j..][..N].copy_from_slice(row);
-                }
-                j += N;
-            } else {
-                for r in 0..rows {
-                    let [[dot]] = dots_block::<L, 1, 1>(&a[(i + r) * width..], &b[j * width..], width);
-                    out[(i + r) * n + j] = dot;
-                }
-                j += 1;
-            }
-        }
-        i += rows;
+        let (a, out) = (&a[i * width..], &mut out[i * n..]);
+        i += match m - i {
+            M.. => dots_rows::<L, M>(a, b, width, n, out),
+            2.. => dots_rows::<L, 2>(a, b, width, n, out),
+            _ => dots_rows::<L, 1>(a, b, width, n, out),
+        };
+    }
+}
+
+/// The products of the first `M` vectors of `a` with all of `b`; returns `M`.
+#[inline(always)]
+fn dots_rows<L: Lanes, const M: usize>(a: &[f32], b: &[f32], width: usize, n: usize, out: &mut [f32]) -> usize {
+    let whole = n / N * N;
+    for j in (0..whole).step_by(N) {
+        put(dots_block::<L, M, N>(a, &b[j * width..], width), n, &mut out[j..]);
+    }
+    for j in whole..n {
+        put(dots_block::<L, M, 1>(a, &b[j * width..], width), n, &mut out[j..]);
+    }
+    M
+}
+
+/// Writes a block whose rows are `stride` apart.
+#[inline(always)]
+fn put<const M: usize, const N: usize>(block: [[f32; N]; M], stride: usize, out: &mut [f32]) {
+    for (r, row) in block.iter().enumerate() {
+        out[r * stride..][..N].copy_from_slice(row);
     }
 }
 
@@ -82,34 +91,35 @@ fn add_weighted_body<L: Lanes>(p: &[f32], b: &[f32], width: usize, len: usize, o
     let rows = b.len() / width;
     assert!(len <= width && out.len() / len * rows == p.len());
     let whole = len / (N * LANES) * (N * LANES);
-    for (p, out) in p.chunks(M * rows).zip(out.chunks_mut(M * len)) {
-        for k in (0..whole).step_by(N * LANES) {
-            if p.len() == M * rows {
-                weighted_block::<L, M, N>(p, &b[k..], width, len, &mut out[k..]);
-            } else {
-                for (p, out) in p.chunks_exact(rows).zip(out.chunks_exact_mut(len)) {
-                    weighted_block::<L, 1, N>(p, &b[k..], width, len, &mut out[k..]);
-                }
-            }
+    let m = out.len() / len;
+    for k in (0..whole).step_by(N * LANES) {
+        let mut i = 0;
+        while i < m {
+            let (p, out) = (&p[i * rows..], &mut out[i * len + k..]);
+            i += match m - i {
+                M.. => weighted_block::<L, M, N>(p, rows, &b[k..], width, len, out),
+                2.. => weighted_block::<L, 2, N>(p, rows, &b[k..], width, len, out),
+                _ => weighted_block::<L, 1, N>(p, rows, &b[k..], width, len, out),
+            };
         }
-        for (p, out) in p.chunks_exact(rows).zip(out.chunks_exact_mut(len)) {
-            for (p, b) in p.iter().zip(b.chunks_exact(width)) {
-                out[whole..].iter_mut().zip(&b[whole..len]).for_each(|(o, b)| *o += p * b);
-            }
+    }
+    for (p, out) in p.chunks_exact(rows).zip(out.chunks_exact_mut(len)) {
+        for (p, b) in p.iter().zip(b.chunks_exact(width)) {
+            out[whole..].iter_mut().zip(&b[whole..len]).for_each(|(o, b)| *o += p * b);
         }
     }
 }
 
-/// `M` rows of N vectors of the output, `stride` apart, starting at `out[0]`.
+/// `M` rows of N vectors of the output, `stride` apart, starting at `out[0]`; returns `M`.
 #[inline(always)]
 fn weighted_block<L: Lanes, const M: usize, const N: usize>(
     p: &[f32],
+    rows: usize,
     b: &[f32],
     width: usize,
     stride: usize,
     out: &mut [f32],
-) {
-    let rows = p.len() / M;
+) -> usize {
     let p: [&[f32]; M] = std::array::from_fn(|r| &p[r * rows..][..rows]);
     let mut acc = [[L::splat(0.0); N]; M];
     for r in 0..M {
@@ -127,6 +137,7 @@ fn weighted_block<L: Lanes, const M: usize, const N: usize>(
     for r in 0..M {
         store_all(acc[r], &mut out[r * stride..]);
     }
+    M
 }
 
 #[cfg(test)]
