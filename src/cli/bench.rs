@@ -97,6 +97,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     for &threads in threads {
         let mut forward = Forward::new(model.clone(), threads).map_err(failed)?;
         let limits = Limits::measure(threads);
+        // The first pass maps the file and makes room for activations: what a daemon does once isn't what is measured.
+        let longest = args.pp.iter().copied().max().unwrap_or(1);
+        let mut state = open::state(&forward);
+        read(&mut Runner { forward: &mut forward, measured: None }, &mut state, longest)?;
         for &depth in &args.depth {
             let mut base = open::state(&forward);
             read(&mut Runner { forward: &mut forward, measured: None }, &mut base, depth)?;

@@ -37,7 +37,13 @@ fn dots_body<L: Lanes>(a: &[f32], b: &[f32], width: usize, out: &mut [f32]) {
 
 /// The products of the first `M` vectors of `a` with all of `b`; returns `M`.
 #[inline(always)]
-fn dots_rows<L: Lanes, const M: usize>(a: &[f32], b: &[f32], width: usize, n: usize, out: &mut [f32]) -> usize {
+fn dots_rows<L: Lanes, const M: usize>(
+    a: &[f32],
+    b: &[f32],
+    width: usize,
+    n: usize,
+    out: &mut [f32],
+) -> usize {
     let whole = n / N * N;
     for j in (0..whole).step_by(N) {
         put(dots_block::<L, M, N>(a, &b[j * width..], width), n, &mut out[j..]);

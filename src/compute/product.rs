@@ -259,7 +259,7 @@ fn sum_rows(
             vectors,
             |i| term.input.vector(term.first + i),
             |v, x| {
-                for (row, rows) in row_tiles(first, count) {
+                for (row, rows) in row_tiles(first, count, x.len()) {
                     let weights = term.weights.rows(row, rows);
                     with_products(|[y, _]| {
                         let y = &mut y[..rows * x.len()];
@@ -280,10 +280,12 @@ fn sum_rows(
 }
 
 /// Tiles of the rows `first..first + count`: the first row of each, and how many it has. They are the inner loop and
-/// vectors the outer one, because unfolded vectors are larger than weights and a part's weights are used up sooner.
-fn row_tiles(first: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
+/// vectors the outer one, because unfolded vectors are larger than weights and a part's weights are used up sooner. With
+/// few `vectors` rows are used once, one after the other, and a tile has as many as there is room for products of.
+fn row_tiles(first: usize, count: usize, vectors: usize) -> impl Iterator<Item = (usize, usize)> {
     let end = first + count;
-    (first..end).step_by(TILE_ROWS).map(move |row| (row, TILE_ROWS.min(end - row)))
+    let tile = if vectors <= FEW_VECTORS { TILE_ROWS * TILE_VECTORS / FEW_VECTORS } else { TILE_ROWS };
+    (first..end).step_by(tile).map(move |row| (row, tile.min(end - row)))
 }
 
 /// Calls `f(v, vectors v..)` for tiles of the vectors `0..count`.
@@ -324,7 +326,7 @@ fn gate_up_rows(job: &GateUp<'_>, activation: Activation, out: &Writer<'_>, firs
         job.pick.len(job.input.rows()),
         |i| job.input.vector(job.pick.token(i)),
         |v, x| {
-            for (row, rows) in row_tiles(first, count) {
+            for (row, rows) in row_tiles(first, count, x.len()) {
                 with_products(|[g, u]| {
                     let (g, u) = (&mut g[..rows * x.len()], &mut u[..rows * x.len()]);
                     job.gate.rows(row, rows).multiply_with(products[0], x, g);

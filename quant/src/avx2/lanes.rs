@@ -38,7 +38,7 @@ pub(crate) fn bytes32(b: &[u8], at: usize) -> __m256i {
 /// Writes 16 codes.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn put(q: &mut [i16], at: usize, codes: __m256i) {
+pub(crate) fn put(q: &mut [i16], at: usize, codes: __m256i) {
     let q = &mut q[at..at + 16];
     // SAFETY: 16 writable elements; unaligned access is what this is for.
     #[allow(unsafe_code)]
@@ -59,10 +59,35 @@ pub(super) fn putf(x: &mut [f32], at: usize, numbers: __m256) {
     }
 }
 
+/// Writes 8 sums.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn put_sums(to: &mut [i32], at: usize, sums: __m256i) {
+    let to = &mut to[at..at + 8];
+    // SAFETY: 8 writable elements; unaligned access is what this is for.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm256_storeu_si256(to.as_mut_ptr().cast(), sums);
+    }
+}
+
+/// The numbers of a register.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) fn four(x: __m128) -> [f32; 4] {
+    let mut numbers = [0.0; 4];
+    // SAFETY: 4 writable elements; unaligned access is what this is for.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm_storeu_ps(numbers.as_mut_ptr(), x);
+    }
+    numbers
+}
+
 /// 16 integers.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn take(q: &[i16], at: usize) -> __m256i {
+pub(crate) fn take(q: &[i16], at: usize) -> __m256i {
     let q = &q[at..at + 16];
     // SAFETY: 16 readable elements; unaligned access is what this is for.
     #[allow(unsafe_code)]

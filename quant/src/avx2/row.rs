@@ -1,4 +1,5 @@
-//! The products of one weight row with a few vectors: what decoding is made of. The row's integers stay in registers.
+//! The products of weight rows with a few vectors, one row after the other: what decoding is made of. A row's integers stay
+//! in registers.
 
 use std::arch::x86_64::*;
 
@@ -6,148 +7,172 @@ use super::lanes::{bytes16, bytes32, half, horizontal, putf, split, take, takef}
 use super::large::*;
 use super::small::*;
 use super::unfold::{SMALL, SUPER, by_format};
+use super::{AHEAD, prefetch};
 use crate::Format;
 use crate::activation::{BLOCK, Vector};
 
-/// The products of one row with the first `N` vectors, without the way through memory: blocks come apart once for all.
+/// The products of rows of `bytes` with `N` vectors, without the way through memory: blocks come apart once for all. What
+/// depends on the format is decided once for all rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn multiply<const N: usize>(format: Format, row: &[u8], x: &[Vector<'_>]) -> [f32; N] {
-    if format == Format::Q4_K {
-        return multiply_q4_k(row, x);
+pub(super) fn multiply<const N: usize>(
+    format: Format,
+    w: &[u8],
+    bytes: usize,
+    x: &[Vector<'_>],
+    y: &mut [f32],
+) {
+    let rows = y.len() / N;
+    macro_rules! rows {
+        (|$row:ident, $sum:ident, $offset:ident| $product:block) => {
+            for (r, $row) in w.chunks_exact(bytes.max(1)).enumerate() {
+                prefetch($row, AHEAD.max(bytes));
+                let mut $sum = [_mm256_setzero_ps(); N];
+                #[allow(unused_mut)] // most formats have no minima
+                let mut $offset = [_mm256_setzero_ps(); N];
+                $product
+                for t in 0..N {
+                    y[t * rows + r] = horizontal(_mm256_sub_ps($sum[t], $offset[t]));
+                }
+            }
+        };
     }
-    let mut sum = [_mm256_setzero_ps(); N];
-    let mut offset = [_mm256_setzero_ps(); N];
+    if format == Format::Q4_K {
+        return rows!(|row, sum, offset| { multiply_q4_k(row, x, &mut sum, &mut offset) });
+    }
     macro_rules! multiply {
         (small $bytes:literal, $scale:ident, $min:ident, $codes:ident) => {{
-            let blocks = row.as_chunks::<$bytes>().0;
-            let (whole, rest) = blocks.as_chunks::<{ BLOCK / SMALL }>();
-            let mut q: [&[[[i16; SMALL]; BLOCK / SMALL]]; N] = [&[]; N];
-            for t in 0..N {
-                q[t] = &x[t].q.as_chunks().0.as_chunks().0[..whole.len()];
-            }
-            macro_rules! add {
-                ($part:ident[$i:literal], $b:expr, $k:expr, $q:ident) => {{
-                    let [even, odd] = $codes($b);
-                    let scale = _mm256_set1_ps($scale($b));
+            rows!(|row, sum, offset| {
+                let blocks = row.as_chunks::<$bytes>().0;
+                let (whole, rest) = blocks.as_chunks::<{ BLOCK / SMALL }>();
+                let mut q: [&[[[i16; SMALL]; BLOCK / SMALL]]; N] = [&[]; N];
+                for t in 0..N {
+                    q[t] = &x[t].q.as_chunks().0.as_chunks().0[..whole.len()];
+                }
+                macro_rules! add {
+                    ($part:ident[$i:literal], $b:expr, $k:expr, $q:ident) => {{
+                        let [even, odd] = $codes($b);
+                        let scale = _mm256_set1_ps($scale($b));
+                        for t in 0..N {
+                            let q = &$q[t][$k];
+                            let dot = _mm256_add_epi32(
+                                _mm256_madd_epi16(even, take(q, 0)),
+                                _mm256_madd_epi16(odd, take(q, 16)),
+                            );
+                            // Two sums each, so that none has to wait for the one before.
+                            let part = &mut $part[t][$i];
+                            *part = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, *part);
+                        }
+                    }};
+                }
+                for (i, blocks) in whole.iter().enumerate() {
+                    let mut part = [[_mm256_setzero_ps(); 2]; N];
+                    let mut own = [&[[0; SMALL]; BLOCK / SMALL]; N];
                     for t in 0..N {
-                        let q = &$q[t][$k];
-                        let dot = _mm256_add_epi32(
-                            _mm256_madd_epi16(even, take(q, 0)),
-                            _mm256_madd_epi16(odd, take(q, 16)),
-                        );
-                        // Two sums each, so that none has to wait for the one before.
-                        let part = &mut $part[t][$i];
-                        *part = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, *part);
+                        own[t] = &q[t][i];
                     }
-                }};
-            }
-            for (i, blocks) in whole.iter().enumerate() {
-                let mut part = [[_mm256_setzero_ps(); 2]; N];
-                let mut own = [&[[0; SMALL]; BLOCK / SMALL]; N];
-                for t in 0..N {
-                    own[t] = &q[t][i];
-                }
-                for k in (0..BLOCK / SMALL).step_by(2) {
-                    add!(part[0], &blocks[k], k, own);
-                    add!(part[1], &blocks[k + 1], k + 1, own);
-                }
-                for t in 0..N {
-                    let part = _mm256_add_ps(part[t][0], part[t][1]);
-                    sum[t] = _mm256_fmadd_ps(part, _mm256_set1_ps(x[t].scale[i]), sum[t]);
-                }
-            }
-            if !rest.is_empty() {
-                let mut part = [[_mm256_setzero_ps(); 2]; N];
-                let mut own: [&[[i16; SMALL]]; N] = [&[]; N];
-                for t in 0..N {
-                    own[t] = &x[t].q.as_chunks().0[BLOCK / SMALL * whole.len()..];
-                }
-                for (k, b) in rest.iter().enumerate() {
-                    add!(part[0], b, k, own);
-                }
-                for t in 0..N {
-                    let scale = _mm256_set1_ps(x[t].scale[whole.len()]);
-                    sum[t] = _mm256_fmadd_ps(_mm256_add_ps(part[t][0], part[t][1]), scale, sum[t]);
-                }
-            }
-            if format.has_mins() {
-                for t in 0..N {
-                    let mut total = 0.0;
-                    for (b, [low, high]) in blocks.iter().zip(x[t].sums.as_chunks::<2>().0) {
-                        total += $min(b) * (low + high);
+                    for k in (0..BLOCK / SMALL).step_by(2) {
+                        add!(part[0], &blocks[k], k, own);
+                        add!(part[1], &blocks[k + 1], k + 1, own);
                     }
-                    offset[t] = _mm256_setr_ps(total, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
+                    for t in 0..N {
+                        let part = _mm256_add_ps(part[t][0], part[t][1]);
+                        sum[t] = _mm256_fmadd_ps(part, _mm256_set1_ps(x[t].scale[i]), sum[t]);
+                    }
                 }
-            }
+                if !rest.is_empty() {
+                    let mut part = [[_mm256_setzero_ps(); 2]; N];
+                    let mut own: [&[[i16; SMALL]]; N] = [&[]; N];
+                    for t in 0..N {
+                        own[t] = &x[t].q.as_chunks().0[BLOCK / SMALL * whole.len()..];
+                    }
+                    for (k, b) in rest.iter().enumerate() {
+                        add!(part[0], b, k, own);
+                    }
+                    for t in 0..N {
+                        let scale = _mm256_set1_ps(x[t].scale[whole.len()]);
+                        sum[t] = _mm256_fmadd_ps(_mm256_add_ps(part[t][0], part[t][1]), scale, sum[t]);
+                    }
+                }
+                if format.has_mins() {
+                    for t in 0..N {
+                        let mut total = 0.0;
+                        for (b, [low, high]) in blocks.iter().zip(x[t].sums.as_chunks::<2>().0) {
+                            total += $min(b) * (low + high);
+                        }
+                        offset[t] = _mm256_setr_ps(total, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
+                    }
+                }
+            });
         }};
         (wide $bytes:literal, $smalls:literal, $codes:ident) => {{
-            let size = $smalls * SMALL;
-            for (i, b) in row.as_chunks::<$bytes>().0.iter().enumerate() {
-                let codes = $codes(b);
-                let mut dot = [_mm256_setzero_si256(); N];
-                for at in (0..size).step_by(32) {
-                    let codes = split([take(&codes, at), take(&codes, at + 16)]);
-                    for t in 0..N {
-                        dot[t] = add_products(dot[t], codes, &x[t].q[i * size + at..]);
-                    }
-                }
-                for t in 0..N {
-                    let scale = half(b, 0) * x[t].scale[i * size / BLOCK];
-                    sum[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[t]), _mm256_set1_ps(scale), sum[t]);
-                }
-            }
-        }};
-        (large $bytes:literal, $codes:ident) => {{
-            let mut mins = [0.0; 16];
-            let blocks = row.as_chunks::<$bytes>().0;
-            let q = blocks_of::<N>(x, blocks.len());
-            for (i, b) in blocks.iter().enumerate() {
-                let mut dot = [_mm256_setzero_si256(); N];
-                let d = $codes(b, &mut mins, |c, codes| {
-                    for t in 0..N {
-                        dot[t] = add_products(dot[t], codes, &q[t][i][32 * c..]);
-                    }
-                });
-                for t in 0..N {
-                    let scale = _mm256_set1_ps(d * x[t].scale[i]);
-                    sum[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[t]), scale, sum[t]);
-                    if format.has_mins() {
-                        let sums = &x[t].sums[16 * i..][..16];
-                        offset[t] = _mm256_fmadd_ps(takef(&mins, 0), takef(sums, 0), offset[t]);
-                        offset[t] = _mm256_fmadd_ps(takef(&mins, 8), takef(sums, 8), offset[t]);
-                    }
-                }
-            }
-        }};
-        (grid $bytes:literal, $codes:ident) => {{
-            let blocks = row.as_chunks::<$bytes>().0;
-            let q = blocks_of::<N>(x, blocks.len());
-            for (i, b) in blocks.iter().enumerate() {
-                let mut dot = [_mm256_setzero_si256(); N];
-                let mut before = _mm256_setzero_si256();
-                let d = $codes(b, &mut [0.0; 16], |k, codes| {
-                    if k % 2 == 1 {
-                        let codes = split([before, codes]);
+            rows!(|row, sum, offset| {
+                let size = $smalls * SMALL;
+                for (i, b) in row.as_chunks::<$bytes>().0.iter().enumerate() {
+                    let codes = $codes(b);
+                    let mut dot = [_mm256_setzero_si256(); N];
+                    for at in (0..size).step_by(32) {
+                        let codes = split([take(&codes, at), take(&codes, at + 16)]);
                         for t in 0..N {
-                            dot[t] = add_products(dot[t], codes, &q[t][i][16 * (k - 1)..]);
+                            dot[t] = add_products(dot[t], codes, &x[t].q[i * size + at..]);
                         }
                     }
-                    before = codes;
-                });
-                for t in 0..N {
-                    let scale = _mm256_set1_ps(d * x[t].scale[i]);
-                    sum[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[t]), scale, sum[t]);
+                    for t in 0..N {
+                        let scale = half(b, 0) * x[t].scale[i * size / BLOCK];
+                        sum[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[t]), _mm256_set1_ps(scale), sum[t]);
+                    }
                 }
-            }
+            });
+        }};
+        (large $bytes:literal, $codes:ident) => {{
+            rows!(|row, sum, offset| {
+                let mut mins = [0.0; 16];
+                let blocks = row.as_chunks::<$bytes>().0;
+                let q = blocks_of::<N>(x, blocks.len());
+                for (i, b) in blocks.iter().enumerate() {
+                    let mut dot = [_mm256_setzero_si256(); N];
+                    let d = $codes(b, &mut mins, |c, codes| {
+                        for t in 0..N {
+                            dot[t] = add_products(dot[t], codes, &q[t][i][32 * c..]);
+                        }
+                    });
+                    for t in 0..N {
+                        let scale = _mm256_set1_ps(d * x[t].scale[i]);
+                        sum[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[t]), scale, sum[t]);
+                        if format.has_mins() {
+                            let sums = &x[t].sums[16 * i..][..16];
+                            offset[t] = _mm256_fmadd_ps(takef(&mins, 0), takef(sums, 0), offset[t]);
+                            offset[t] = _mm256_fmadd_ps(takef(&mins, 8), takef(sums, 8), offset[t]);
+                        }
+                    }
+                }
+            });
+        }};
+        (grid $bytes:literal, $codes:ident) => {{
+            rows!(|row, sum, offset| {
+                let blocks = row.as_chunks::<$bytes>().0;
+                let q = blocks_of::<N>(x, blocks.len());
+                for (i, b) in blocks.iter().enumerate() {
+                    let mut dot = [_mm256_setzero_si256(); N];
+                    let mut before = _mm256_setzero_si256();
+                    let d = $codes(b, &mut [0.0; 16], |k, codes| {
+                        if k % 2 == 1 {
+                            let codes = split([before, codes]);
+                            for t in 0..N {
+                                dot[t] = add_products(dot[t], codes, &q[t][i][16 * (k - 1)..]);
+                            }
+                        }
+                        before = codes;
+                    });
+                    for t in 0..N {
+                        let scale = _mm256_set1_ps(d * x[t].scale[i]);
+                        sum[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[t]), scale, sum[t]);
+                    }
+                }
+            });
         }};
     }
     by_format!(format, multiply);
-    let mut totals = [0.0; N];
-    for t in 0..N {
-        totals[t] = horizontal(_mm256_sub_ps(sum[t], offset[t]));
-    }
-    totals
 }
 
 /// The super-blocks of the first N vectors.
@@ -171,9 +196,12 @@ fn add_products(dot: __m256i, [even, odd]: [__m256i; 2], q: &[i16]) -> __m256i {
 /// Q4_K, which most weights are stored in: scales and minima come apart in registers, and are applied in f32.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn multiply_q4_k<const N: usize>(row: &[u8], x: &[Vector<'_>]) -> [f32; N] {
-    let mut sums = [_mm256_setzero_ps(); N];
-    let mut offsets = [_mm256_setzero_ps(); N];
+fn multiply_q4_k<const N: usize>(
+    row: &[u8],
+    x: &[Vector<'_>],
+    sums: &mut [__m256; N],
+    offsets: &mut [__m256; N],
+) {
     let nibble = _mm256_set1_epi16(15);
     let blocks = row.as_chunks::<144>().0;
     let q = blocks_of::<N>(x, blocks.len());
@@ -215,9 +243,4 @@ fn multiply_q4_k<const N: usize>(row: &[u8], x: &[Vector<'_>]) -> [f32; N] {
             offsets[t] = _mm256_fmadd_ps(mins, pairs, offsets[t]);
         }
     }
-    let mut totals = [0.0; N];
-    for t in 0..N {
-        totals[t] = horizontal(_mm256_sub_ps(sums[t], offsets[t]));
-    }
-    totals
 }

@@ -7,8 +7,11 @@ use std::arch::x86_64::*;
 
 use super::line;
 use crate::avx2::lanes::{bytes16, bytes32, half};
+use crate::avx2::small::power;
+use crate::decode::u16_at;
 
-/// 256 elements: element i is `factor · scale · code − offset`.
+/// 256 elements: element i is `factor · scale · code − offset`. Where codes are signed, 128 is added to them and there is
+/// no offset.
 pub(super) struct Block {
     /// 64 codes each, in their order.
     pub(super) codes: [__m512i; 4],
@@ -130,4 +133,70 @@ pub(super) fn q6_k(b: &[u8; 210]) -> Block {
     // Codes are stored with 32 added.
     let offset = _mm512_mul_ps(numbers, _mm512_mul_ps(factor, _mm512_set1_ps(32.0)));
     Block { codes, scales: spread(numbers, first, 4), factor, offset }
+}
+
+/// Values with 128 added.
+pub(super) const fn unsigned(values: &[i8; 16]) -> [u8; 16] {
+    let (mut sums, mut i) = ([0; 16], 0);
+    while i < 16 {
+        sums[i] = values[i] as u8 ^ 0x80;
+        i += 1;
+    }
+    sums
+}
+
+/// Blocks of 32 elements, whose codes are signed.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn signed(codes: [__m512i; 4], scales: [__m512; 4]) -> Block {
+    Block { codes, scales, factor: _mm512_set1_ps(1.0), offset: _mm512_setzero_ps() }
+}
+
+/// The f16 at two places, for a half of the lanes each.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,f16c")]
+fn two_halves(b: &[u8], at: [usize; 2]) -> __m512 {
+    let low = _mm_set1_epi16(u16_at(b, at[0]) as i16);
+    let high = _mm_set1_epi16(u16_at(b, at[1]) as i16);
+    _mm512_cvtph_ps(_mm256_set_m128i(high, low))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,f16c")]
+pub(super) fn q8_0(b: &[u8; 272]) -> Block {
+    let (mut codes, mut scales) = ([_mm512_setzero_si512(); 4], [_mm512_setzero_ps(); 4]);
+    for c in 0..4 {
+        let at = [68 * c, 68 * c + 34];
+        let both = halves(bytes32(b, at[0] + 2), bytes32(b, at[1] + 2));
+        codes[c] = _mm512_xor_si512(both, _mm512_set1_epi8(i8::MIN));
+        scales[c] = two_halves(b, at);
+    }
+    signed(codes, scales)
+}
+
+/// Formats of 32 nibbles in 16 bytes behind a scale, which a table gives values to, 128 added: eight blocks, whose scales are
+/// f16, or those of MXFP4.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,f16c")]
+pub(super) fn nibbles<const BYTES: usize>(b: &[u8; BYTES], values: &[u8; 16]) -> Block {
+    let values = _mm512_broadcast_i32x4(bytes16(values, 0));
+    // The first half of a block's elements are the lower nibbles.
+    let shifts = _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4);
+    let block = BYTES / 8;
+    let (mut codes, mut scales) = ([_mm512_setzero_si512(); 4], [_mm512_setzero_ps(); 4]);
+    for c in 0..4 {
+        let at = [2 * c * block, (2 * c + 1) * block];
+        let low = _mm512_broadcast_i32x4(bytes16(b, at[0] + block - 16));
+        let high = _mm512_broadcast_i32x4(bytes16(b, at[1] + block - 16));
+        let bytes = _mm512_mask_blend_epi64(0xf0, low, high);
+        let nibbles = _mm512_and_si512(_mm512_srlv_epi64(bytes, shifts), _mm512_set1_epi8(15));
+        codes[c] = _mm512_shuffle_epi8(values, nibbles);
+        scales[c] = if BYTES == 136 {
+            let (low, high) = (_mm512_set1_ps(power(b[at[0]])), _mm512_set1_ps(power(b[at[1]])));
+            _mm512_mask_blend_ps(0xff00, low, high)
+        } else {
+            two_halves(b, at)
+        };
+    }
+    signed(codes, scales)
 }

@@ -50,8 +50,8 @@ fn blocks<'a, const BYTES: usize>(rows: &[&'a [u8]]) -> Blocks<'a, BYTES> {
 fn turned<const BYTES: usize>(rows: &Blocks<'_, BYTES>, at: usize) -> [__m512i; 4] {
     let mut x = [_mm512_setzero_si512(); 4];
     for k in 0..4 {
-        let [a, b, c, d] = [k, 4 + k, 8 + k, 12 + k].map(|r| bytes16(rows[r], at));
-        let (low, high) = (_mm256_set_m128i(b, a), _mm256_set_m128i(d, c));
+        let low = _mm256_set_m128i(bytes16(rows[4 + k], at), bytes16(rows[k], at));
+        let high = _mm256_set_m128i(bytes16(rows[12 + k], at), bytes16(rows[8 + k], at));
         x[k] = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
     }
     let first = [_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpacklo_epi32(x[2], x[3])];
@@ -93,7 +93,11 @@ fn halves<const BYTES: usize>(rows: &Blocks<'_, BYTES>, at: usize) -> __m512 {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn powers<const BYTES: usize>(rows: &Blocks<'_, BYTES>, at: usize) -> __m512 {
-    super::numbers(&rows.map(|row| power(row[at])))
+    let mut scales = [0.0; ROWS];
+    for r in 0..ROWS {
+        scales[r] = power(rows[r][at]);
+    }
+    super::numbers(&scales)
 }
 
 /// Where the pairs of the elements `32 * group + 16 * half + 4 * j..` lie: the even ones, and the odd ones.
@@ -135,10 +139,8 @@ fn q45_k<const BYTES: usize>(panel: &mut Panel, rows: &Blocks<'_, BYTES>) {
         let [scale, min] = if j < 4 {
             [field(packed, at, 6), field(packed_mins, at, 6)]
         } else {
-            [(packed, 0), (packed_mins, 4)].map(|(high, low)| {
-                let high = _mm512_slli_epi32::<4>(field(high, at + 6, 2));
-                _mm512_or_si512(field(last, at + low, 4), high)
-            })
+            let wide = |high, low| _mm512_or_si512(low, _mm512_slli_epi32::<4>(field(high, at + 6, 2)));
+            [wide(packed, field(last, at, 4)), wide(packed_mins, field(last, at + 4, 4))]
         };
         scales[j] = _mm512_or_si512(scale, _mm512_slli_epi32::<16>(scale));
         let min = _mm512_mul_ps(_mm512_cvtepi32_ps(min), min_scale);
@@ -180,7 +182,8 @@ fn q6_k(panel: &mut Panel, rows: &Blocks<'_, 210>) {
     };
     for n in 0..2 {
         for half in 0..2 {
-            let low = [0, 32].map(|at| turned(rows, 64 * n + at + 16 * half));
+            let first = 64 * n + 16 * half;
+            let low = [turned(rows, first), turned(rows, first + 32)];
             let high = turned(rows, 128 + 32 * n + 16 * half);
             for quarter in 0..4 {
                 let group = 4 * n + quarter;
@@ -227,11 +230,7 @@ fn q8_0(panel: &mut Panel, rows: &Blocks<'_, 272>) {
 /// those of MXFP4.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
-fn nibbles<const BYTES: usize>(
-    panel: &mut Panel,
-    rows: &Blocks<'_, BYTES>,
-    values: &[i8; 16],
-) {
+fn nibbles<const BYTES: usize>(panel: &mut Panel, rows: &Blocks<'_, BYTES>, values: &[i8; 16]) {
     // Twice, since the bit above a nibble counts too.
     let values = _mm256_cvtepi8_epi16(bytes16(&values.map(|v| v as u8), 0));
     let values = _mm512_broadcast_i64x4(values);

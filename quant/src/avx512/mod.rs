@@ -48,7 +48,7 @@ pub(crate) fn product(format: Format) -> Option<Product> {
 fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     match x.len() {
         0 => {}
-        1..=FEW if row::has(format) => row::rows(format, w, x, y),
+        1..=FEW if row::has(format, x[0].q.len()) => row::rows(format, w, x, y),
         1..=FEW => rows(format, w, x, y),
         _ => panels(
             format,
