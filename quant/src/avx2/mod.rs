@@ -7,6 +7,7 @@
 // Tiles are arrays of a constant size, walked by index in several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
+pub(crate) mod activation;
 pub(crate) mod lanes;
 mod large;
 pub(crate) mod panel;
