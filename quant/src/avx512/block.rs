@@ -137,12 +137,12 @@ pub(super) fn q6_k(b: &[u8; 210]) -> Block {
 
 /// Values with 128 added.
 pub(super) const fn unsigned(values: &[i8; 16]) -> [u8; 16] {
-    let (mut sums, mut i) = ([0; 16], 0);
+    let (mut codes, mut i) = ([0; 16], 0);
     while i < 16 {
-        sums[i] = values[i] as u8 ^ 0x80;
+        codes[i] = values[i] as u8 ^ 0x80;
         i += 1;
     }
-    sums
+    codes
 }
 
 /// Blocks of 32 elements, whose codes are signed.

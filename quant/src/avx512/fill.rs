@@ -9,9 +9,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{put_line, put_numbers};
+use super::{numbers, put_line, put_numbers};
 use crate::Format;
-use crate::avx2::lanes::bytes16;
+use crate::avx2::lanes::{bytes16, take};
 use crate::avx2::panel::{Panel, ROWS, Step};
 use crate::avx2::small::{OFFSET_8, power};
 use crate::avx2::unfold::{SMALL, SUPER};
@@ -68,25 +68,11 @@ fn turned<const BYTES: usize>(rows: &Blocks<'_, BYTES>, at: usize) -> [__m512i; 
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,f16c")]
 fn halves<const BYTES: usize>(rows: &Blocks<'_, BYTES>, at: usize) -> __m512 {
-    let h = |r: usize| u16_at(rows[r], at) as i16;
-    _mm512_cvtph_ps(_mm256_setr_epi16(
-        h(0),
-        h(1),
-        h(2),
-        h(3),
-        h(4),
-        h(5),
-        h(6),
-        h(7),
-        h(8),
-        h(9),
-        h(10),
-        h(11),
-        h(12),
-        h(13),
-        h(14),
-        h(15),
-    ))
+    let mut bits = [0; ROWS];
+    for r in 0..ROWS {
+        bits[r] = u16_at(rows[r], at) as i16;
+    }
+    _mm512_cvtph_ps(take(&bits, 0))
 }
 
 /// The scale of MXFP4 at `at` of each row.
@@ -97,7 +83,7 @@ fn powers<const BYTES: usize>(rows: &Blocks<'_, BYTES>, at: usize) -> __m512 {
     for r in 0..ROWS {
         scales[r] = power(rows[r][at]);
     }
-    super::numbers(&scales)
+    numbers(&scales)
 }
 
 /// Where the pairs of the elements `32 * group + 16 * half + 4 * j..` lie: the even ones, and the odd ones.

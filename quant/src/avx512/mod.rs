@@ -2,8 +2,8 @@
 //!
 //! The panel of `avx2`, sixteen rows side by side, is as wide as one register here, and multiplying two elements of each
 //! row and adding them to the sums is one instruction: 80 % of the most that a core can do, where `avx2` comes to 70 % of
-//! less (Zen 4: 90 and 70 of 114 and 93 GMAC/s). Single rows of the usual K-quants are multiplied as bytes (`row`), those of
-//! other formats stay with `avx2`.
+//! less (Zen 4: 90 and 70 of 114 and 93 GMAC/s). The usual formats make their panels for sixteen rows at once (`fill`), and
+//! multiply single rows as bytes (`row`); what others need stays with `avx2`.
 
 // Tiles are arrays of a constant size, walked by index in several arrays at once.
 #![allow(clippy::needless_range_loop)]
