@@ -71,19 +71,6 @@ pub(crate) fn put_sums(to: &mut [i32], at: usize, sums: __m256i) {
     }
 }
 
-/// The numbers of a register.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(crate) fn four(x: __m128) -> [f32; 4] {
-    let mut numbers = [0.0; 4];
-    // SAFETY: 4 writable elements; unaligned access is what this is for.
-    #[allow(unsafe_code)]
-    unsafe {
-        _mm_storeu_ps(numbers.as_mut_ptr(), x);
-    }
-    numbers
-}
-
 /// 16 integers.
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -11,7 +11,6 @@
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
-use std::ops::Range;
 
 use super::block::{Block, nibbles, q4_k, q4_k_total, q5_k, q6_k, q8_0, unsigned};
 use super::{line, numbers};
@@ -53,19 +52,11 @@ pub(super) fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     BYTES.with_borrow_mut(|q| {
         q.clear();
         x.iter().for_each(|x| split(x.q, q));
-        let rows = y.len() / x.len();
-        let whole = |together| rows / together * together;
         match x.len() {
-            1 => {
-                multiply::<1, 4>(format, w, bytes, x, q, 0..whole(4), y);
-                multiply::<1, 1>(format, w, bytes, x, q, whole(4)..rows, y);
-            }
-            2 => {
-                multiply::<2, 2>(format, w, bytes, x, q, 0..whole(2), y);
-                multiply::<2, 1>(format, w, bytes, x, q, whole(2)..rows, y);
-            }
-            3 => multiply::<3, 1>(format, w, bytes, x, q, 0..rows, y),
-            4 => multiply::<4, 1>(format, w, bytes, x, q, 0..rows, y),
+            1 => multiply::<1>(format, w, bytes, x, q, y),
+            2 => multiply::<2>(format, w, bytes, x, q, y),
+            3 => multiply::<3>(format, w, bytes, x, q, y),
+            4 => multiply::<4>(format, w, bytes, x, q, y),
             more => unreachable!("{more} vectors"),
         }
     });
@@ -99,65 +90,50 @@ fn interleave([even, odd]: [__m256i; 2]) -> __m256i {
     _mm256_or_si256(_mm256_and_si256(even, _mm256_set1_epi16(255)), _mm256_slli_epi16::<8>(odd))
 }
 
-/// The products of the rows `range`, `R` at a time, with `N` vectors, whose bytes are `q`. Rows may be short, and then what
-/// is done once a row counts: several at a time share the loads of the vectors and are added up together.
+/// The products of rows with `N` vectors, whose bytes are `q`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-#[allow(clippy::too_many_arguments)]
-fn multiply<const N: usize, const R: usize>(
+fn multiply<const N: usize>(
     format: Format,
     w: &[u8],
     bytes: usize,
     x: &[Vector<'_>],
     q: &[[Bytes; 4]],
-    range: Range<usize>,
     y: &mut [f32],
 ) {
     let (blocks, rows) = (x[0].scale.len(), y.len() / N);
-    let w = &w[range.start * bytes..];
     let mut own: [Blocks<'_>; N] = [(&[], &[], &[]); N];
     for t in 0..N {
         own[t] = (&q[t * blocks..][..blocks], &x[t].scale[..blocks], &x[t].sums.as_chunks().0[..blocks]);
     }
     macro_rules! rows {
         ($bytes:literal, $signed:literal, $take:expr, $total:ident) => {
-            for (r, w) in range.step_by(R).zip(w.chunks_exact((R * bytes).max(1))) {
-                let mut of_row: [&[[u8; $bytes]]; R] = [&[]; R];
-                for k in 0..R {
-                    of_row[k] = &w[k * bytes..].as_chunks().0[..blocks];
-                }
-                let mut sums = [[_mm512_setzero_ps(); R]; N];
-                let mut offsets = [[_mm512_setzero_ps(); R]; N];
-                for k in 0..R {
-                    prefetch(of_row[k].as_flattened(), AHEAD.max(bytes));
-                    for (i, b) in of_row[k].iter().enumerate() {
-                        let Block { codes, scales, factor, offset } = $take(b);
-                        for t in 0..N {
-                            let (q, scale, sums16) = own[t];
-                            let mut part = _mm512_setzero_ps();
-                            for c in 0..4 {
-                                let Bytes { high, low, minus } = &q[i][c];
-                                // Times 128 this takes off what was added to the codes.
-                                let start = if $signed { line(minus) } else { _mm512_setzero_si512() };
-                                let upper = _mm512_dpbusd_epi32(start, codes[c], line(high));
-                                let dot =
-                                    _mm512_dpbusd_epi32(_mm512_slli_epi32::<7>(upper), codes[c], line(low));
-                                part = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scales[c], part);
-                            }
-                            let factor = _mm512_mul_ps(factor, _mm512_set1_ps(scale[i]));
-                            sums[t][k] = _mm512_fmadd_ps(part, factor, sums[t][k]);
-                            if !$signed {
-                                offsets[t][k] = _mm512_fmadd_ps(offset, numbers(&sums16[i]), offsets[t][k]);
-                            }
+            for (r, row) in w.chunks_exact(bytes.max(1)).enumerate() {
+                prefetch(row, AHEAD.max(bytes));
+                let mut sums = [_mm512_setzero_ps(); N];
+                let mut offsets = [_mm512_setzero_ps(); N];
+                for (i, b) in row.as_chunks::<$bytes>().0[..blocks].iter().enumerate() {
+                    let Block { codes, scales, factor, offset } = $take(b);
+                    for t in 0..N {
+                        let (q, scale, sums16) = own[t];
+                        let mut part = _mm512_setzero_ps();
+                        for c in 0..4 {
+                            let Bytes { high, low, minus } = &q[i][c];
+                            // Times 128 this takes off what was added to the codes.
+                            let start = if $signed { line(minus) } else { _mm512_setzero_si512() };
+                            let upper = _mm512_dpbusd_epi32(start, codes[c], line(high));
+                            let dot = _mm512_dpbusd_epi32(_mm512_slli_epi32::<7>(upper), codes[c], line(low));
+                            part = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scales[c], part);
+                        }
+                        let factor = _mm512_mul_ps(factor, _mm512_set1_ps(scale[i]));
+                        sums[t] = _mm512_fmadd_ps(part, factor, sums[t]);
+                        if !$signed {
+                            offsets[t] = _mm512_fmadd_ps(offset, numbers(&sums16[i]), offsets[t]);
                         }
                     }
                 }
                 for t in 0..N {
-                    let mut totals = [_mm512_setzero_ps(); R];
-                    for k in 0..R {
-                        totals[k] = $total(sums[t][k], offsets[t][k]);
-                    }
-                    y[t * rows + r..][..R].copy_from_slice(&horizontal(totals));
+                    y[t * rows + r] = horizontal($total(sums[t], offsets[t]));
                 }
             }
         };
@@ -178,33 +154,10 @@ fn multiply<const N: usize, const R: usize>(
     }
 }
 
-/// The sums of all lanes of each.
+/// The sum of all lanes.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn horizontal<const R: usize>(x: [__m512; R]) -> [f32; R] {
-    let mut sums = [0.0; R];
-    if let (&[a, b, c, d], Some(sums)) = (&x[..], sums.first_chunk_mut()) {
-        let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-        let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-        let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-        let four = _mm512_add_ps(
-            _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
-            _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)),
-        );
-        let two = _mm256_add_ps(_mm512_castps512_ps256(four), upper(four));
-        let one = _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps::<1>(two));
-        *sums = lanes::four(one);
-    } else {
-        for k in 0..R {
-            sums[k] = lanes::horizontal(_mm256_add_ps(_mm512_castps512_ps256(x[k]), upper(x[k])));
-        }
-    }
-    sums
-}
-
-/// The upper half.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn upper(x: __m512) -> __m256 {
-    _mm512_castps512_ps256(_mm512_shuffle_f32x4::<0b1110>(x, x))
+fn horizontal(x: __m512) -> f32 {
+    let upper = _mm512_castps512_ps256(_mm512_shuffle_f32x4::<0b1110>(x, x));
+    lanes::horizontal(_mm256_add_ps(_mm512_castps512_ps256(x), upper))
 }
