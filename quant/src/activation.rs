@@ -106,10 +106,8 @@ fn quantize_portable(x: &[f32], q: &mut [i16], scale: &mut [f32], sums: &mut [f3
                 tops[i] = tops[i].max(lanes[i].abs().to_bits());
             }
         }
-        let max = f32::from_bits(tops.into_iter().fold(0, u32::max));
-        *scale = max / LARGEST;
-        // The scale of a block of tiny numbers can be subnormal and its inverse infinite; such a block is as good as 0.
-        let inverse = if max >= 1e-30 && max.is_finite() { LARGEST / max } else { 0.0 };
+        let inverse;
+        [*scale, inverse] = scale_and_inverse(f32::from_bits(tops.into_iter().fold(0, u32::max)));
         let parts = x.as_chunks::<UNIT>().0.iter().zip(q.as_chunks_mut::<UNIT>().0);
         for ((x, q), sums) in parts.zip(sums.as_chunks_mut::<{ UNIT / SUM }>().0) {
             for (half, sum) in sums.iter_mut().enumerate() {
@@ -125,6 +123,14 @@ fn quantize_portable(x: &[f32], q: &mut [i16], scale: &mut [f32], sums: &mut [f3
             }
         }
     }
+}
+
+/// The scale of a block whose largest magnitude is `max`, and what its elements are multiplied with to become integers.
+#[inline(always)]
+pub(crate) fn scale_and_inverse(max: f32) -> [f32; 2] {
+    // The scale of a block of tiny numbers can be subnormal and its inverse infinite; such a block is as good as 0.
+    let inverse = if max >= 1e-30 && max.is_finite() { LARGEST / max } else { 0.0 };
+    [max / LARGEST, inverse]
 }
 
 /// The nearest integer of a number between −2^22 and 2^22, of two equally near the even one.

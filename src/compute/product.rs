@@ -296,7 +296,8 @@ fn for_vectors<'a>(
 ) {
     let mut tile = [Vector::default(); TILE_VECTORS];
     // Tiles of about the same size: what taking rows apart costs would be a waste for a few vectors that are left over.
-    let size = count.div_ceil(count.div_ceil(TILE_VECTORS).max(1)).max(1);
+    let tiles = count.div_ceil(TILE_VECTORS).max(1);
+    let size = count.div_ceil(tiles).max(1);
     for first in (0..count).step_by(size) {
         let len = size.min(count - first);
         for (t, slot) in tile[..len].iter_mut().enumerate() {

@@ -3,18 +3,16 @@
 use std::arch::x86_64::*;
 
 use super::lanes::{put, takef};
-use crate::activation::{BLOCK, LARGEST, SUM, UNIT};
+use crate::activation::{BLOCK, SUM, UNIT, scale_and_inverse};
 
 /// [`crate::activation::quantize`], of slices whose lengths it has checked.
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2")]
 pub(crate) fn quantize(x: &[f32], q: &mut [i16], scale: &mut [f32], sums: &mut [f32]) {
     let blocks = x.chunks(BLOCK).zip(q.chunks_mut(BLOCK)).zip(sums.chunks_mut(BLOCK / SUM));
     for (((x, q), sums), scale) in blocks.zip(scale) {
         let x = x.as_chunks::<UNIT>().0;
-        let max = largest(x);
-        *scale = max / LARGEST;
-        // As in the portable path: a block of tiny numbers is as good as 0.
-        let inverse = if max >= 1e-30 && max.is_finite() { LARGEST / max } else { 0.0 };
+        let inverse;
+        [*scale, inverse] = scale_and_inverse(largest(x));
         let inverse = _mm256_set1_ps(inverse);
         let parts = x.iter().zip(q.as_chunks_mut::<UNIT>().0).zip(sums.as_chunks_mut::<{ UNIT / SUM }>().0);
         for ((x, q), sums) in parts {

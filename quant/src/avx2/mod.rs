@@ -23,7 +23,7 @@ use crate::activation::Vector;
 use crate::product::Product;
 
 use lanes::{horizontal, takef};
-use panel::{Ahead, Panel, Step, Sums};
+use panel::{Panel, Step, Sums};
 use row::multiply;
 use unfold::{SUPER, groups, unfold};
 
@@ -111,7 +111,7 @@ fn rows_together(n: usize, rows: usize) -> usize {
 /// Products with up to [`FEW`] vectors: each row comes apart in registers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
+fn rows(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     let bytes = row_bytes(format, w, x, y);
     match x.len() {
         1 => multiply::<1>(format, w, bytes, x, y),
@@ -135,24 +135,20 @@ pub(crate) fn row_bytes(format: Format, w: &[u8], x: &[Vector<'_>], y: &[f32]) -
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
-    match x.len() {
-        0 => {}
-        1..=FEW => rows(format, w, x, y),
-        _ => panels(
-            format,
-            w,
-            x,
-            y,
-            |panel, rows, step| fill(format, panel, rows, step),
-            |panel, step, sums| panel.add(step, x, sums),
-        ),
-    }
+    multiply_integers::<{ panel::TILE }>(
+        format,
+        w,
+        x,
+        y,
+        |panel, rows, step| fill(format, panel, rows, step),
+        |panel, step, x, sums| panel.add(step, x, sums),
+    );
 }
 
 /// Fills a panel with the elements of a step of up to [`panel::ROWS`] rows, whatever the format.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn fill(format: Format, panel: &mut Panel, rows: &[&[u8]], Step { len, mins, .. }: Step<'_>) {
+pub(crate) fn fill(format: Format, panel: &mut Panel, rows: &[&[u8]], Step { len, mins, .. }: Step) {
     let [group, _] = groups(format).expect("an unfolded format");
     for (r, row) in rows.iter().enumerate() {
         unfold(format, row, panel.row(r, len, group, mins));
@@ -160,17 +156,35 @@ pub(crate) fn fill(format: Format, panel: &mut Panel, rows: &[&[u8]], Step { len
     panel.turn(len, group, mins);
 }
 
-/// Products with many vectors. What differs between processors is how panels are made and multiplied: `fill` makes one
-/// of the bytes that a step has of each row, `add` adds the products of a step.
+/// The products of a format of integers. What differs between processors is how panels are made and multiplied: `fill`
+/// makes one of the bytes that a step has of each row, `add` adds the products of a step with up to `TILE` vectors.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn panels(
+pub(crate) fn multiply_integers<const TILE: usize>(
     format: Format,
     w: &[u8],
     x: &[Vector<'_>],
     y: &mut [f32],
-    fill: impl Fn(&mut Panel, &[&[u8]], Step<'_>),
-    add: impl Fn(&Panel, Step<'_>, &mut [Sums]),
+    fill: impl Fn(&mut Panel, &[&[u8]], Step),
+    add: impl Fn(&Panel, Step, &[Vector<'_>], &mut [Sums]),
+) {
+    match x.len() {
+        0 => {}
+        1..=FEW => rows(format, w, x, y),
+        _ => panels::<TILE>(format, w, x, y, fill, add),
+    }
+}
+
+/// Products with many vectors.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn panels<const TILE: usize>(
+    format: Format,
+    w: &[u8],
+    x: &[Vector<'_>],
+    y: &mut [f32],
+    fill: impl Fn(&mut Panel, &[&[u8]], Step),
+    add: impl Fn(&Panel, Step, &[Vector<'_>], &mut [Sums]),
 ) {
     let (bytes, n, rows) = (row_bytes(format, w, x, y), x[0].q.len(), y.len() / x.len());
     let [_, exact] = groups(format).expect("an unfolded format");
@@ -189,11 +203,21 @@ pub(crate) fn panels(
                 for (part, row) in parts.iter_mut().zip(w.chunks_exact(bytes)) {
                     *part = &row[from..to];
                 }
-                // Together the steps of a panel ask for all of the next one.
-                let ahead = Ahead { like: &w[from * count..to * count], distance: panel::ROWS * bytes };
-                let step = Step { len, exact, block, mins, ahead };
+                let step = Step { len, exact, block, mins };
                 fill(panel, &parts[..count], step);
-                add(panel, step, &mut b.sums);
+                // Together the steps of a panel ask for all of the next one, tile by tile: a processor waits for few lines
+                // of memory at a time, and whatever else it is to load stands in line behind them.
+                let share = &w[from * count..to * count];
+                let ahead = |t| t * share.len() / x.len();
+                let mut t = 0;
+                while t < x.len() {
+                    // As many tiles as are needed, and all of about the same width: a narrow one waits for its sums.
+                    let rest = x.len() - t;
+                    let next = t + rest.div_ceil(rest.div_ceil(TILE));
+                    prefetch(&share[ahead(t)..ahead(next)], panel::ROWS * bytes);
+                    add(panel, step, &x[t..next], &mut b.sums[t..next]);
+                    t = next;
+                }
             }
             for (y, sums) in y.chunks_exact_mut(rows).zip(&b.sums) {
                 y[first..first + count].copy_from_slice(&sums[..count]);

@@ -12,19 +12,21 @@
 use std::arch::x86_64::*;
 
 use super::lanes::{pair, put, putf, take, takef};
-use super::prefetch;
 use super::unfold::{SMALL, SUPER, Unfolded};
 use crate::activation::Vector;
 
 /// Rows of a panel, in two registers of eight.
 pub(crate) const ROWS: usize = 16;
 
+/// Most vectors that are multiplied together: with two registers of rows, eight sums.
+pub(crate) const TILE: usize = 4;
+
 /// Sums of the panel's rows with one vector.
 pub(crate) type Sums = [f32; ROWS];
 
 /// What is multiplied together: the elements of a panel with a block of each vector.
 #[derive(Clone, Copy)]
-pub(crate) struct Step<'a> {
+pub(crate) struct Step {
     /// Elements.
     pub(crate) len: usize,
     /// Elements that are added as integers.
@@ -33,28 +35,6 @@ pub(crate) struct Step<'a> {
     pub(crate) block: usize,
     /// Whether the rows have minima.
     pub(crate) mins: bool,
-    /// What to ask for meanwhile.
-    pub(crate) ahead: Ahead<'a>,
-}
-
-/// Bytes that will be needed soon. They are asked for tile by tile: a processor waits for few lines of memory at a time,
-/// and whatever else it is to load stands in line behind them.
-#[derive(Clone, Copy)]
-pub(crate) struct Ahead<'a> {
-    /// As many bytes, which lie before them ...
-    pub(crate) like: &'a [u8],
-    /// ... by so many.
-    pub(crate) distance: usize,
-}
-
-impl Ahead<'_> {
-    /// Asks for the share of the vectors `from..to` of `all`.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub(crate) fn fetch(self, from: usize, to: usize, all: usize) {
-        let [from, to] = [from, to].map(|t| t * self.like.len() / all);
-        prefetch(&self.like[from..to], self.distance);
-    }
 }
 
 /// Sixteen rows of up to [`SUPER`] elements; aligned, because a load that crosses cache lines takes twice as long.
@@ -115,33 +95,28 @@ impl Panel {
         }
     }
 
-    /// Adds the products of a step to `sums`, which has an entry a vector.
+    /// Adds the products of a step with up to [`TILE`] vectors to `sums`, which has an entry a vector.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    pub(super) fn add(&self, step: Step<'_>, x: &[Vector<'_>], sums: &mut [Sums]) {
-        let Step { len, exact, block, mins, ahead } = step;
-        let mut t = 0;
-        while t < x.len() {
-            macro_rules! tile {
-                ($n:literal) => {{
-                    ahead.fetch(t, t + $n, x.len());
-                    let (x, sums) = (&x[t..t + $n], &mut sums[t..t + $n]);
-                    if mins {
-                        self.subtract_mins::<$n>(len, block, x, sums);
-                    }
-                    match exact {
-                        SMALL => self.tile::<$n, SMALL, 1>(len, block, x, sums),
-                        64 => self.tile::<$n, 64, 4>(len, block, x, sums),
-                        _ => self.tile::<$n, SUPER, 1>(len, block, x, sums),
-                    }
-                    t += $n;
-                }};
-            }
-            match x.len() - t {
-                4.. => tile!(4),
-                2 | 3 => tile!(2),
-                _ => tile!(1),
-            }
+    pub(super) fn add(&self, Step { len, exact, block, mins }: Step, x: &[Vector<'_>], sums: &mut [Sums]) {
+        macro_rules! tile {
+            ($n:literal) => {{
+                if mins {
+                    self.subtract_mins::<$n>(len, block, x, sums);
+                }
+                match exact {
+                    SMALL => self.tile::<$n, SMALL, 1>(len, block, x, sums),
+                    64 => self.tile::<$n, 64, 4>(len, block, x, sums),
+                    _ => self.tile::<$n, SUPER, 1>(len, block, x, sums),
+                }
+            }};
+        }
+        match x.len() {
+            1 => tile!(1),
+            2 => tile!(2),
+            3 => tile!(3),
+            TILE => tile!(4),
+            more => unreachable!("{more} vectors"),
         }
     }
 

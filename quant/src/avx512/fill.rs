@@ -23,7 +23,7 @@ type Blocks<'a, const BYTES: usize> = [&'a [u8; BYTES]; ROWS];
 /// Fills a panel with the elements of a step of up to [`ROWS`] rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) fn fill(format: Format, panel: &mut Panel, rows: &[&[u8]], step: Step<'_>) {
+pub(super) fn fill(format: Format, panel: &mut Panel, rows: &[&[u8]], step: Step) {
     if step.len == SUPER {
         match format {
             Format::Q4_K => return q45_k::<144>(panel, &blocks(rows)),
@@ -86,25 +86,34 @@ fn powers<const BYTES: usize>(rows: &Blocks<'_, BYTES>, at: usize) -> __m512 {
     numbers(&scales)
 }
 
-/// Where the pairs of the elements `32 * group + 16 * half + 4 * j..` lie: the even ones, and the odd ones.
-fn places(group: usize, half: usize, j: usize) -> [usize; 2] {
-    [0, 8].map(|odd| SMALL / 2 * group + odd + 4 * half + j)
+/// Writes the elements `32 * group + 16 * half + 4 * j..` of each row: the two even ones, and the two odd ones.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn put(panel: &mut Panel, group: usize, half: usize, j: usize, [even, odd]: [__m512i; 2]) {
+    let pair = SMALL / 2 * group + 4 * half + j;
+    put_line(&mut panel.pairs[pair], even);
+    put_line(&mut panel.pairs[pair + SMALL / 4], odd);
 }
 
-/// Writes four codes of each row, which are unsigned bytes, times a scale.
+/// Four unsigned bytes of each row as integers: the even ones, and the odd ones.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn put_unsigned(panel: &mut Panel, [even, odd]: [usize; 2], codes: __m512i, scale: __m512i) {
-    let codes = [_mm512_and_si512(codes, _mm512_set1_epi16(255)), _mm512_srli_epi16::<8>(codes)];
-    put_line(&mut panel.pairs[even], _mm512_mullo_epi16(codes[0], scale));
-    put_line(&mut panel.pairs[odd], _mm512_mullo_epi16(codes[1], scale));
+fn split_unsigned(bytes: __m512i) -> [__m512i; 2] {
+    [_mm512_and_si512(bytes, _mm512_set1_epi16(255)), _mm512_srli_epi16::<8>(bytes)]
 }
 
-/// Four codes of each row, which are signed bytes: the even ones, and the odd ones.
+/// The same for signed bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn split_signed(codes: __m512i) -> [__m512i; 2] {
-    [_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(codes)), _mm512_srai_epi16::<8>(codes)]
+fn split_signed(bytes: __m512i) -> [__m512i; 2] {
+    [_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(bytes)), _mm512_srai_epi16::<8>(bytes)]
+}
+
+/// Codes times the scale of each row.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn scaled([even, odd]: [__m512i; 2], scale: __m512i) -> [__m512i; 2] {
+    [_mm512_mullo_epi16(even, scale), _mm512_mullo_epi16(odd, scale)]
 }
 
 /// Q4_K and Q5_K, which has 32 bytes of fifth bits more.
@@ -148,7 +157,7 @@ fn q45_k<const BYTES: usize>(panel: &mut Panel, rows: &Blocks<'_, BYTES>) {
                         let set = _mm512_test_epi8_mask(fifth[j], _mm512_set1_epi8((1u8 << group) as i8));
                         codes = _mm512_mask_add_epi8(codes, set, codes, _mm512_set1_epi8(16));
                     }
-                    put_unsigned(panel, places(group, half, j), codes, scales[group]);
+                    put(panel, group, half, j, scaled(split_unsigned(codes), scales[group]));
                 }
             }
         }
@@ -187,9 +196,7 @@ fn q6_k(panel: &mut Panel, rows: &Blocks<'_, 210>) {
                     let codes = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(15), nibbles, bits);
                     let codes = _mm512_and_si512(codes, _mm512_set1_epi8(0x3f));
                     let codes = split_signed(_mm512_sub_epi8(codes, _mm512_set1_epi8(32)));
-                    for (place, codes) in places(group, half, j).into_iter().zip(codes) {
-                        put_line(&mut panel.pairs[place], _mm512_mullo_epi16(codes, scale));
-                    }
+                    put(panel, group, half, j, scaled(codes, scale));
                 }
             }
         }
@@ -204,9 +211,7 @@ fn q8_0(panel: &mut Panel, rows: &Blocks<'_, 272>) {
         put_numbers(&mut panel.scales[group], halves(rows, block));
         for half in 0..2 {
             for (j, codes) in turned(rows, block + 2 + 16 * half).into_iter().enumerate() {
-                for (place, codes) in places(group, half, j).into_iter().zip(split_signed(codes)) {
-                    put_line(&mut panel.pairs[place], codes);
-                }
+                put(panel, group, half, j, split_signed(codes));
             }
         }
     }
@@ -225,12 +230,10 @@ fn nibbles<const BYTES: usize>(panel: &mut Panel, rows: &Blocks<'_, BYTES>, valu
         let scales = if BYTES == 136 { powers(rows, block * group) } else { halves(rows, block * group) };
         put_numbers(&mut panel.scales[group], scales);
         for (j, bytes) in turned(rows, block * (group + 1) - 16).into_iter().enumerate() {
-            let (low, high) = (places(group, 0, j), places(group, 1, j));
             let value = |nibbles| _mm512_permutexvar_epi16(nibbles, values);
-            put_line(&mut panel.pairs[low[0]], value(bytes));
-            put_line(&mut panel.pairs[high[0]], value(_mm512_srli_epi16::<4>(bytes)));
-            put_line(&mut panel.pairs[low[1]], value(_mm512_srli_epi16::<8>(bytes)));
-            put_line(&mut panel.pairs[high[1]], value(_mm512_srli_epi16::<12>(bytes)));
+            put(panel, group, 0, j, [value(bytes), value(_mm512_srli_epi16::<8>(bytes))]);
+            let upper = [value(_mm512_srli_epi16::<4>(bytes)), value(_mm512_srli_epi16::<12>(bytes))];
+            put(panel, group, 1, j, upper);
         }
     }
 }

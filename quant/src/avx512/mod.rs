@@ -18,7 +18,7 @@ use crate::Format;
 use crate::activation::Vector;
 use crate::avx2::panel::{Panel, Step, Sums};
 use crate::avx2::unfold::{SMALL, SUPER};
-use crate::avx2::{FEW, panels, rows};
+use crate::avx2::{FEW, multiply_integers};
 use crate::product::Product;
 
 use fill::fill;
@@ -47,53 +47,45 @@ pub(crate) fn product(format: Format) -> Option<Product> {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn integers(format: Format, w: &[u8], x: &[Vector<'_>], y: &mut [f32]) {
     match x.len() {
-        0 => {}
         1..=FEW if row::has(format, x[0].q.len()) => row::rows(format, w, x, y),
-        1..=FEW => rows(format, w, x, y),
-        _ => panels(
+        _ => multiply_integers::<TILE>(
             format,
             w,
             x,
             y,
             |panel, rows, step| fill(format, panel, rows, step),
-            |panel, step, sums| add(panel, step, x, sums),
+            |panel, step, x, sums| add(panel, step, x, sums),
         ),
     }
 }
 
-/// Most vectors of a tile: their sums take a quarter of the registers, and are enough to keep the multipliers busy.
+/// Most vectors that are multiplied together: their sums take a quarter of the registers, and are enough to keep the
+/// multipliers busy.
 const TILE: usize = 8;
 
-/// As [`Panel::add`].
+/// As [`Panel::add`], with up to [`TILE`] vectors.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn add(panel: &Panel, step: Step<'_>, x: &[Vector<'_>], sums: &mut [Sums]) {
-    let mut t = 0;
-    while t < x.len() {
-        macro_rules! tile {
-            ($n:literal) => {{
-                step.ahead.fetch(t, t + $n, x.len());
-                let (x, sums) = (&x[t..t + $n], &mut sums[t..t + $n]);
-                match step.exact {
-                    SMALL => tile::<$n, SMALL, 1>(panel, step, x, sums),
-                    64 => tile::<$n, 64, 4>(panel, step, x, sums),
-                    _ => tile::<$n, SUPER, 1>(panel, step, x, sums),
-                }
-                t += $n;
-            }};
-        }
-        // As many tiles as are needed, and all of about the same width: a narrow one waits for its sums.
-        let rest = x.len() - t;
-        match rest.div_ceil(rest.div_ceil(TILE)) {
-            8 => tile!(8),
-            7 => tile!(7),
-            6 => tile!(6),
-            5 => tile!(5),
-            4 => tile!(4),
-            3 => tile!(3),
-            2 => tile!(2),
-            _ => tile!(1),
-        }
+fn add(panel: &Panel, step: Step, x: &[Vector<'_>], sums: &mut [Sums]) {
+    macro_rules! tile {
+        ($n:literal) => {
+            match step.exact {
+                SMALL => tile::<$n, SMALL, 1>(panel, step, x, sums),
+                64 => tile::<$n, 64, 4>(panel, step, x, sums),
+                _ => tile::<$n, SUPER, 1>(panel, step, x, sums),
+            }
+        };
+    }
+    match x.len() {
+        1 => tile!(1),
+        2 => tile!(2),
+        3 => tile!(3),
+        4 => tile!(4),
+        5 => tile!(5),
+        6 => tile!(6),
+        7 => tile!(7),
+        TILE => tile!(8),
+        more => unreachable!("{more} vectors"),
     }
 }
 
@@ -102,7 +94,7 @@ fn add(panel: &Panel, step: Step<'_>, x: &[Vector<'_>], sums: &mut [Sums]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn tile<const N: usize, const G: usize, const GROUPS: usize>(
     panel: &Panel,
-    Step { len, block, mins, .. }: Step<'_>,
+    Step { len, block, mins, .. }: Step,
     x: &[Vector<'_>],
     sums: &mut [Sums],
 ) {

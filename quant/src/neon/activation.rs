@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 
 use super::lanes::numbers;
-use crate::activation::{BLOCK, LARGEST, SUM, UNIT};
+use crate::activation::{BLOCK, SUM, UNIT, scale_and_inverse};
 
 /// [`crate::activation::quantize`], of slices whose lengths it has checked.
 #[target_feature(enable = "neon")]
@@ -11,10 +11,8 @@ pub(crate) fn quantize(x: &[f32], q: &mut [i16], scale: &mut [f32], sums: &mut [
     let blocks = x.chunks(BLOCK).zip(q.chunks_mut(BLOCK)).zip(sums.chunks_mut(BLOCK / SUM));
     for (((x, q), sums), scale) in blocks.zip(scale) {
         let x = x.as_chunks::<UNIT>().0;
-        let max = largest(x);
-        *scale = max / LARGEST;
-        // As in the portable path: a block of tiny numbers is as good as 0.
-        let inverse = if max >= 1e-30 && max.is_finite() { LARGEST / max } else { 0.0 };
+        let inverse;
+        [*scale, inverse] = scale_and_inverse(largest(x));
         let parts = x.iter().zip(q.as_chunks_mut::<UNIT>().0).zip(sums.as_chunks_mut::<{ UNIT / SUM }>().0);
         for ((x, q), sums) in parts {
             for half in 0..2 {
