@@ -26,15 +26,15 @@ pub trait RowSource: Sync {
     fn decode(&self, range: Range<usize>, out: &mut [f32]);
 }
 
-/// The queries of one session's new tokens.
-pub struct Sequence<'a> {
-    /// The rows, the new tokens' among them.
-    pub rows: &'a dyn RowSource,
-    /// Rows that may be looked at, ascending and without overlap; the last one ends with the last new token.
-    pub visible: &'a [Range<usize>],
-    /// Position of the first new token.
+/// The queries of some of one session's new tokens.
+pub struct Sequence<R> {
+    /// The rows, these tokens' among them.
+    pub rows: R,
+    /// Rows that may be looked at, ascending and without overlap; the last one ends with the last of these tokens.
+    pub visible: Vec<Range<usize>>,
+    /// Position of the first of them.
     pub position: usize,
-    /// The new tokens' places in the batch.
+    /// Their places among the queries.
     pub tokens: Range<usize>,
 }
 
@@ -49,12 +49,12 @@ pub struct Shape {
     pub latent: usize,
 }
 
-/// The outcome for every token and head of a batch, as unnormalised sums over one or more splits of the rows.
+/// The outcome for every query, a token and a head, as unnormalised sums over one or more splits of the rows.
 #[derive(Default)]
 pub struct Attended {
     latent: usize,
     heads: usize,
-    /// Per token of the batch: index of its first cell; its splits are `heads` cells each.
+    /// Per token: index of its first cell; its splits are `heads` cells each.
     first_cell: Vec<usize>,
     splits: Vec<usize>,
     /// `latent` sums a cell.
@@ -109,12 +109,18 @@ struct Part {
     rows: Range<usize>,
 }
 
-/// Attends for all sequences in one region. `queries` holds `heads x width` elements a token of the batch, with
-/// the softmax scale already in them.
-pub fn attend(pool: &Pool, shape: Shape, sequences: &[Sequence<'_>], queries: &[f32], out: &mut Attended) {
+/// Attends for all sequences, which lie one behind the other, in one region. `queries` holds `heads x width` elements a
+/// token, with the softmax scale already in them.
+pub fn attend<R: RowSource>(
+    pool: &Pool,
+    shape: Shape,
+    sequences: &[Sequence<R>],
+    queries: &[f32],
+    out: &mut Attended,
+) {
     let head_block = shape.heads.min(QUERY_BLOCK);
     let token_block = (QUERY_BLOCK / shape.heads).max(1);
-    let blocks = |s: &Sequence<'_>| s.tokens.len().div_ceil(token_block) * shape.heads.div_ceil(head_block);
+    let blocks = |s: &Sequence<R>| s.tokens.len().div_ceil(token_block) * shape.heads.div_ceil(head_block);
     let all: usize = sequences.iter().map(blocks).sum();
     let wanted = (pool.threads() * 4).div_ceil(all.max(1));
     let mut parts = Vec::new();
@@ -169,7 +175,7 @@ struct Block {
 }
 
 impl Block {
-    fn run(part: &Part, shape: Shape, sequence: &Sequence<'_>, queries: &[f32]) -> Block {
+    fn run<R: RowSource>(part: &Part, shape: Shape, sequence: &Sequence<R>, queries: &[f32]) -> Block {
         let Shape { heads, width, latent } = shape;
         let (tokens, count) = (part.tokens.len(), part.heads.len());
         let m = tokens * count;
@@ -187,7 +193,7 @@ impl Block {
         let mut scores = vec![0f32; m * ROW_TILE];
         let end = sequence.position + (part.tokens.end - sequence.tokens.start);
         let mut before = 0; // visible rows in the ranges before
-        for visible in sequence.visible {
+        for visible in &sequence.visible {
             let place = |row: usize| visible.start + row.saturating_sub(before).min(visible.len());
             let range = place(part.rows.start)..place(part.rows.end).min(end);
             before += visible.len();

@@ -84,23 +84,27 @@ pub struct KdaTrace {
 /// A session's tokens, its states for the threads to share, and its windows.
 type SharedSession<'a> = (std::ops::Range<usize>, Disjoint<'a, f32>, &'a [Vec<f32>; 3]);
 
-/// Runs the layer for all sessions of a batch in one region. `out` becomes `tokens x width`.
+/// Runs the layer for all sessions of a batch in one region. `out` becomes `tokens x width`; so does `trace`, if somebody
+/// wants to look.
 pub fn kda(
     pool: &Pool,
     layer: &KdaLayer<'_>,
     input: &KdaInput<'_>,
     sessions: &mut [KdaSession<'_>],
-    trace: &mut KdaTrace,
+    trace: Option<&mut KdaTrace>,
     out: &mut Operand,
 ) {
     let (heads, size) = (layer.heads, layer.size);
     let width = heads * size;
     let tokens = input.qkv[0].len() / width;
     out.reset(tokens, width);
-    trace.decay.resize(tokens * width, 0.0);
-    trace.read.resize(tokens * width, 0.0);
-    let (logs, reads, writer) =
-        (Disjoint::new(&mut trace.decay), Disjoint::new(&mut trace.read), out.writer());
+    let trace = trace.map(|trace| {
+        [&mut trace.decay, &mut trace.read].map(|values| {
+            values.resize(tokens * width, 0.0);
+            Disjoint::new(values)
+        })
+    });
+    let writer = out.writer();
     let states: Vec<SharedSession<'_>> =
         sessions.iter_mut().map(|s| (s.tokens.clone(), Disjoint::new(&mut *s.s), &*s.window)).collect();
     pool.for_each(heads * states.len(), |part| {
@@ -118,15 +122,12 @@ pub fn kda(
                 let cell = token * width + head * size;
                 // SAFETY: see above.
                 #[allow(unsafe_code)]
-                let (log, read, x) = unsafe {
-                    (
-                        logs.slice(cell..cell + size),
-                        reads.slice(cell..cell + size),
-                        writer.part(token, head * size, size),
-                    )
-                };
-                log.copy_from_slice(decay);
-                read.copy_from_slice(y);
+                let x = unsafe { writer.part(token, head * size, size) };
+                for (values, shown) in trace.iter().flatten().zip([decay, y]) {
+                    // SAFETY: see above.
+                    #[allow(unsafe_code)]
+                    unsafe { values.slice(cell..cell + size) }.copy_from_slice(shown);
+                }
                 math::rms_norm(y, layer.norm, layer.epsilon, x);
                 math::mul_sigmoid(x, &input.gate[cell..cell + size]);
             }

@@ -1,6 +1,8 @@
 //! The two ends of MLA attention, head by head: queries into the latent, and values out of it
 //! (`shared/spec/k3.md`, 4.4).
 
+use std::ops::Range;
+
 use kadence_quant::activation::Vector;
 
 use super::attention::Attended;
@@ -28,21 +30,24 @@ pub struct HeadShape {
     pub value: usize,
 }
 
-/// `out[token][head] = scale [key_h · q_own | q_shared]` with `q = query · input`, for all tokens and heads.
+/// `out[i][head] = scale [key_h · q_own | q_shared]` with `q = query · input[token]`, for the i-th of `tokens` and all
+/// heads.
 pub fn queries<'a>(
     pool: &Pool,
     shape: HeadShape,
     query: Weights<'_>,
     key: impl Fn(usize) -> Weights<'a> + Sync,
     input: &Operand,
+    tokens: Range<usize>,
     out: &mut [f32],
 ) {
     let HeadShape { heads, own, shared, latent, .. } = shape;
-    let (tokens, full, width) = (input.rows(), own + shared, latent + shared);
+    let (full, width) = (own + shared, latent + shared);
     let scale = 1.0 / (full as f32).sqrt();
     let out = Disjoint::new(out);
-    for_heads(pool, heads, tokens, |head, first, count| {
-        let vectors: Vec<Vector<'_>> = (first..first + count).map(|t| input.vector(t)).collect();
+    for_heads(pool, heads, tokens.len(), |head, first, count| {
+        let vectors: Vec<Vector<'_>> =
+            (first..first + count).map(|t| input.vector(tokens.start + t)).collect();
         let mut q = vec![0f32; full * count];
         query.rows(head * full, full).multiply(&vectors, &mut q);
         let mut own_parts = Operand::default();
@@ -66,21 +71,19 @@ pub fn queries<'a>(
     });
 }
 
-/// `values[token] = concat_h(value_h · ō_h)`, and `out` the same times σ(gate) where there is a gate.
+/// `out[token] = concat_h(value_h · ō_h)`; ō of the i-th of `tokens` is the i-th of `attended`. `out` has its size, and is
+/// yet to be quantized.
 pub fn values<'a>(
     pool: &Pool,
     shape: HeadShape,
     value: impl Fn(usize) -> Weights<'a> + Sync,
+    tokens: Range<usize>,
     attended: &Attended,
-    gate: Option<&[f32]>,
-    values: &mut [f32],
     out: &mut Operand,
 ) {
     let HeadShape { heads, latent, value: n, .. } = shape;
-    let tokens = values.len() / (heads * n);
-    out.reset(tokens, heads * n);
-    let (writer, values) = (out.writer(), Disjoint::new(values));
-    for_heads(pool, heads, tokens, |head, first, count| {
+    let writer = out.writer();
+    for_heads(pool, heads, tokens.len(), |head, first, count| {
         let mut merged = Operand::default();
         merged.reset(count, latent);
         for (t, x) in merged.values_mut().chunks_exact_mut(latent).enumerate() {
@@ -91,19 +94,12 @@ pub fn values<'a>(
         let mut y = vec![0f32; n * count];
         value(head).multiply(&vectors, &mut y);
         for t in 0..count {
-            let start = (first + t) * heads * n + head * n;
             // SAFETY: a head of a token belongs to one part of the region.
             #[allow(unsafe_code)]
-            let (values, x) =
-                unsafe { (values.slice(start..start + n), writer.part(first + t, head * n, n)) };
-            values.copy_from_slice(&y[t * n..][..n]);
-            x.copy_from_slice(values);
-            if let Some(gate) = gate {
-                math::mul_sigmoid(x, &gate[start..start + n]);
-            }
+            let x = unsafe { writer.part(tokens.start + first + t, head * n, n) };
+            x.copy_from_slice(&y[t * n..][..n]);
         }
     });
-    out.quantize(pool);
 }
 
 /// Calls `f(head, first token, tokens)` for every head and every few tokens.

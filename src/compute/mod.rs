@@ -22,4 +22,4 @@ pub use mla::{HeadShape, queries, values};
 pub use operand::Operand;
 pub use pool::Pool;
 pub use product::{Activation, GateUp, Pick, Sum, Term, Weights, gate_up, sums};
-pub use residual::{Streams, copy_rows, norm_rows};
+pub use residual::{Streams, copy_rows, gate_rows, norm_rows};

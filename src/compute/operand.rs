@@ -36,32 +36,53 @@ impl Operand {
         self.rows
     }
 
+    /// All vectors as f32, one after the other.
+    pub fn values(&self) -> &[f32] {
+        &self.f32
+    }
+
     /// All vectors as f32, one after the other, to be written.
     pub fn values_mut(&mut self) -> &mut [f32] {
         &mut self.f32
     }
 
+    /// Writes or changes every vector with `f(row, values)` and quantizes it, in one region.
+    pub fn fill(&mut self, pool: &Pool, f: impl Fn(usize, &mut [f32]) + Sync) {
+        let serial = self.rows * self.n <= SERIAL;
+        let one = |i: usize, row: &mut Row<'_>| {
+            f(i, row.x);
+            row.quantize();
+        };
+        if serial {
+            self.rows_mut().enumerate().for_each(|(i, mut row)| one(i, &mut row));
+        } else {
+            pool.for_each_mut(&mut self.rows_mut().collect::<Vec<_>>(), one);
+        }
+    }
+
     /// Brings the quantized form up to date with the f32 one.
     pub fn quantize(&mut self, pool: &Pool) {
-        if self.rows * self.n <= SERIAL {
-            return self.quantize_here();
-        }
-        let mut rows: Vec<_> = self.parts().collect();
-        pool.for_each_mut(&mut rows, |_, (((x, q), scale), sums)| activation::quantize(x, q, scale, sums));
+        self.fill(pool, |_, _| {});
     }
 
     /// [`Operand::quantize`] on the calling thread.
     pub fn quantize_here(&mut self) {
-        self.parts().for_each(|(((x, q), scale), sums)| activation::quantize(x, q, scale, sums));
+        self.rows_mut().for_each(|mut row| row.quantize());
     }
 
-    /// The parts of each vector, if it has a quantized form.
-    #[allow(clippy::type_complexity)]
-    fn parts(&mut self) -> impl Iterator<Item = (((&[f32], &mut [i16]), &mut [f32]), &mut [f32])> {
-        let [q, scale, sums] = lengths(self.n).map(|n| n.max(1));
-        let rows =
-            self.f32.chunks_exact(self.n.max(1)).zip(Line::integers_mut(&mut self.q).chunks_exact_mut(q));
-        rows.zip(self.scale.chunks_exact_mut(scale)).zip(self.sums.chunks_exact_mut(sums))
+    fn rows_mut(&mut self) -> impl Iterator<Item = Row<'_>> {
+        let n = self.n;
+        let [q, scale, sums] = lengths(n);
+        let mut rest =
+            (&mut self.f32[..], Line::integers_mut(&mut self.q), &mut self.scale[..], &mut self.sums[..]);
+        (0..self.rows).map_while(move |_| {
+            Some(Row {
+                x: rest.0.split_off_mut(..n)?,
+                q: rest.1.split_off_mut(..q)?,
+                scale: rest.2.split_off_mut(..scale)?,
+                sums: rest.3.split_off_mut(..sums)?,
+            })
+        })
     }
 
     /// Vector `row` in every form. The quantized form is empty if no quantized format can have rows of `n` elements.
@@ -78,6 +99,23 @@ impl Operand {
     /// The f32 form, for several threads to write.
     pub(super) fn writer(&mut self) -> Writer<'_> {
         Writer { n: self.n, values: Disjoint::new(&mut self.f32) }
+    }
+}
+
+/// One vector of an [`Operand`], in every form.
+struct Row<'a> {
+    x: &'a mut [f32],
+    /// Empty, like `scale` and `sums`, if no quantized format can have rows of as many elements.
+    q: &'a mut [i16],
+    scale: &'a mut [f32],
+    sums: &'a mut [f32],
+}
+
+impl Row<'_> {
+    fn quantize(&mut self) {
+        if !self.q.is_empty() {
+            activation::quantize(self.x, self.q, self.scale, self.sums);
+        }
     }
 }
 

@@ -83,18 +83,14 @@ impl Streams {
         self.weights.clear();
         self.weights.resize(if score.is_some() { pick.len() * candidates } else { 0 }, 0.0);
         out.reset(pick.len(), width);
-        let writer = out.writer();
         let (current, weights, mixed) =
             (&self.current, Disjoint::new(&mut self.weights), Disjoint::new(&mut self.mixed));
-        pool.for_each(pick.len(), |i| {
+        out.fill(pool, |i, out| {
             let token = pick[i] as usize;
             let row = token * width..(token + 1) * width;
             let stream = &current[row.clone()];
-            // SAFETY: each token is one part of the region, here and below.
-            #[allow(unsafe_code)]
-            let out = unsafe { writer.part(i, 0, width) };
             let Some(score) = score else { return math::rms_norm(stream, norm, epsilon, out) };
-            // SAFETY: see above.
+            // SAFETY: each token is one part of the region.
             #[allow(unsafe_code)]
             let (p, mixed) = unsafe {
                 (weights.slice(i * candidates..(i + 1) * candidates), mixed.slice(i * width..(i + 1) * width))
@@ -111,7 +107,6 @@ impl Streams {
             math::axpy(mixed, p[banks.len()], stream);
             math::rms_norm(mixed, norm, epsilon, out);
         });
-        out.quantize(pool);
     }
 }
 
@@ -119,15 +114,16 @@ impl Streams {
 pub fn norm_rows(pool: &Pool, x: &[f32], norm: &[f32], epsilon: f32, out: &mut Operand) {
     let n = norm.len();
     out.reset(x.len() / n, n);
-    for (x, y) in x.chunks_exact(n).zip(out.values_mut().chunks_exact_mut(n)) {
-        math::rms_norm(x, norm, epsilon, y);
-    }
-    out.quantize(pool);
+    out.fill(pool, |i, y| math::rms_norm(&x[i * n..][..n], norm, epsilon, y));
 }
 
 /// `out[t] = x[t]`.
 pub fn copy_rows(pool: &Pool, x: &[f32], n: usize, out: &mut Operand) {
     out.reset(x.len() / n, n);
-    out.values_mut().copy_from_slice(x);
-    out.quantize(pool);
+    out.fill(pool, |i, y| y.copy_from_slice(&x[i * n..][..n]));
+}
+
+/// `x[t] *= σ(gate[t])`, for vectors that are yet to be quantized.
+pub fn gate_rows(pool: &Pool, gate: &[f32], x: &mut Operand) {
+    x.fill(pool, |i, x| math::mul_sigmoid(x, &gate[i * x.len()..][..x.len()]));
 }

@@ -4,13 +4,14 @@
 //! Dense products run over all tokens of the batch together, KDA and MLA session by session. So reading a prompt
 //! and answering are the same code, and several sessions share each pass over the weights.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kadence_quant::decode;
 
 use crate::compute::{
     self, Activation, Attended, DecayGate, GateUp, HeadShape, KdaInput, KdaLayer, KdaSession, KdaTrace,
-    Operand, Pick, Pool, RowSource, Sequence, Shape, Streams, Sum, Term, math,
+    Operand, Pick, Pool, Sequence, Shape, Streams, Sum, Term, math,
 };
 use crate::gguf::Gguf;
 
@@ -18,8 +19,13 @@ use super::config::{Config, Decay};
 use super::error::Error;
 use super::parts::{Batch, Laps, Part, Parts};
 use super::route::Routes;
+use super::rows::LayerRows;
 use super::state::State;
 use super::weights::{Dense, FeedForward, Kda, Layer, MixerWeights, Mla, ModelWeights, Moe, OutputGate};
+
+/// Tokens that go through MLA attention at a time: their queries and sums, `heads x width` each, are the largest vectors
+/// of a pass.
+const ATTENTION_TOKENS: usize = 128;
 
 /// A model, ready to run. Weights stay where they are mapped.
 #[derive(Debug)]
@@ -111,7 +117,6 @@ struct Scratch {
     rows: Vec<f32>,
     queries: Vec<f32>,
     attended: Attended,
-    values: Vec<f32>,
     /// Output of the part that runs.
     y: Vec<f32>,
     router: Vec<f32>,
@@ -154,7 +159,7 @@ impl Forward {
     /// [`Error::Token`] for a token outside the vocabulary; then no state has changed. [`Error::Gguf`] if a part of the
     /// file couldn't be read; then the states are of no use.
     pub fn run(&mut self, chunks: &mut [Chunk<'_>]) -> Result<&[f32], Error> {
-        self.pass(chunks, &mut |_, _, _| {}, None)
+        self.pass(chunks, None, None)
     }
 
     /// [`Forward::run`], with a look at what is computed on the way.
@@ -162,7 +167,7 @@ impl Forward {
     /// # Errors
     /// As [`Forward::run`].
     pub fn observe(&mut self, chunks: &mut [Chunk<'_>], observer: Observer<'_>) -> Result<&[f32], Error> {
-        self.pass(chunks, observer, None)
+        self.pass(chunks, Some(observer), None)
     }
 
     /// [`Forward::run`], with what each part took and had to do added to `parts`.
@@ -171,7 +176,7 @@ impl Forward {
     /// As [`Forward::run`].
     pub fn measure(&mut self, chunks: &mut [Chunk<'_>], parts: &mut Parts) -> Result<&[f32], Error> {
         let batch = Batch::new(chunks.iter().map(|c| (c.tokens.len(), &*c.state)));
-        self.pass(chunks, &mut |_, _, _| {}, Some(&mut *parts))?;
+        self.pass(chunks, None, Some(&mut *parts))?;
         let batch = batch.with_outputs(self.scratch.logits.len() / self.model.config.vocabulary);
         parts.finish(&self.model.weights, &self.model.config, batch);
         Ok(&self.scratch.logits)
@@ -180,7 +185,7 @@ impl Forward {
     fn pass(
         &mut self,
         chunks: &mut [Chunk<'_>],
-        observer: Observer<'_>,
+        observer: Option<Observer<'_>>,
         parts: Option<&mut Parts>,
     ) -> Result<&[f32], Error> {
         let vocabulary = self.model.config.vocabulary;
@@ -189,10 +194,25 @@ impl Forward {
             return Err(Error::Token { token, vocabulary });
         }
         let laps = Laps::start(parts);
-        Pass { model: &self.model, pool: &self.pool, s: &mut self.scratch, chunks, observer, laps }.run();
+        let watch = match observer {
+            Some(observer) => Watch(Some(observer)),
+            None => Watch(None),
+        };
+        Pass { model: &self.model, pool: &self.pool, s: &mut self.scratch, chunks, watch, laps }.run();
         // A file that shrank meanwhile has read as zeros.
         self.model.file.check_undamaged()?;
         Ok(&self.scratch.logits)
+    }
+}
+
+/// Who looks at what is computed on the way, if anybody does.
+struct Watch<'a>(Option<Observer<'a>>);
+
+impl Watch<'_> {
+    fn show(&mut self, name: &str, layer: usize, values: &[f32]) {
+        if let Some(observer) = &mut self.0 {
+            observer(name, layer, values);
+        }
     }
 }
 
@@ -202,7 +222,7 @@ struct Pass<'a, 'c> {
     pool: &'a Pool,
     s: &'a mut Scratch,
     chunks: &'a mut [Chunk<'c>],
-    observer: Observer<'a>,
+    watch: Watch<'a>,
     laps: Laps<'a>,
 }
 
@@ -233,7 +253,7 @@ impl Pass<'_, '_> {
                     mla += 1;
                 }
             }
-            (self.observer)("attn_out", i, &self.s.y);
+            self.watch.show("attn_out", i, &self.s.y);
             math::add(self.s.streams.current_mut(), &self.s.y);
             self.feed_forward(layer, i);
         }
@@ -263,7 +283,7 @@ impl Pass<'_, '_> {
         let Scratch { streams, all, x, .. } = &mut *self.s;
         streams.mix_and_norm(self.pool, score, norm, self.model.config.epsilon, all, x);
         if !streams.weights().is_empty() {
-            (self.observer)(name, layer, streams.weights());
+            self.watch.show(name, layer, streams.weights());
         }
     }
 
@@ -323,10 +343,11 @@ impl Pass<'_, '_> {
             })
             .collect();
         let input = KdaInput { qkv: [q, k, v], decay: low_rank, beta, gate };
-        compute::kda(pool, &settings, &input, &mut sessions, kda, inner);
-        (self.observer)("kda_g1", layer, &kda.decay);
-        (self.observer)("kda_beta", layer, beta);
-        (self.observer)("kda_scan_out", layer, &kda.read);
+        let trace = self.watch.0.is_some().then_some(&mut *kda);
+        compute::kda(pool, &settings, &input, &mut sessions, trace, inner);
+        self.watch.show("kda_g1", layer, &kda.decay);
+        self.watch.show("kda_beta", layer, beta);
+        self.watch.show("kda_scan_out", layer, &kda.read);
         self.laps.end(Part::KdaRule);
         compute::sums(
             pool,
@@ -337,8 +358,7 @@ impl Pass<'_, '_> {
 
     fn mla(&mut self, w: &Mla, layer: usize, index: usize) {
         let (file, config, pool) = (&self.model.file, &self.model.config, self.pool);
-        let Scratch { x, inner, low_rank, gate, narrow, rows, queries, attended, values, y, .. } =
-            &mut *self.s;
+        let Scratch { x, inner, low_rank, gate, narrow, rows, queries, attended, y, .. } = &mut *self.s;
         let tokens = x.rows();
         let shape = HeadShape {
             heads: config.heads,
@@ -377,41 +397,24 @@ impl Pass<'_, '_> {
             None => &*x,
         };
         self.laps.end(Part::MlaProjections);
-        let queries = sized(queries, tokens * config.heads * row);
-        compute::queries(
-            pool,
-            shape,
-            w.query.weights(file, 0),
-            |h| w.key.weights(file, h),
-            query_input,
-            queries,
-        );
-        self.laps.end(Part::MlaQueries);
-        let mut at = 0;
-        let sources: Vec<_> = self.chunks.iter().map(|c| c.state.rows.layer(index)).collect();
-        let mut pieces = Vec::new();
-        for (chunk, source) in self.chunks.iter().zip(&sources) {
-            let position = chunk.state.tokens();
-            for (piece, visible) in chunk.state.rows.visible(position, chunk.tokens.len()) {
-                let tokens = at + piece.start - position..at + piece.end - position;
-                pieces.push((source, piece.start, tokens, visible));
-            }
-            at += chunk.tokens.len();
-        }
-        let sequences: Vec<Sequence<'_>> = pieces
-            .iter()
-            .map(|(source, position, tokens, visible)| {
-                let rows: &dyn RowSource = *source;
-                Sequence { rows, visible, position: *position, tokens: tokens.clone() }
-            })
-            .collect();
         let width = Shape { heads: config.heads, width: row, latent: config.latent };
-        compute::attend(pool, width, &sequences, queries, attended);
-        self.laps.end(Part::MlaAttention);
-        let values = sized(values, tokens * config.heads * config.value);
-        let gate = w.gate.as_ref().map(|_| gate.as_slice());
-        compute::values(pool, shape, |h| w.value.weights(file, h), attended, gate, values, inner);
-        (self.observer)("mla_pre_gate", layer, values);
+        inner.reset(tokens, config.heads * config.value);
+        for first in (0..tokens).step_by(ATTENTION_TOKENS) {
+            let range = first..tokens.min(first + ATTENTION_TOKENS);
+            let queries = sized(queries, range.len() * config.heads * row);
+            let (query, key) = (w.query.weights(file, 0), |h| w.key.weights(file, h));
+            compute::queries(pool, shape, query, key, query_input, range.clone(), queries);
+            self.laps.end(Part::MlaQueries);
+            compute::attend(pool, width, &sequences(self.chunks, index, &range), queries, attended);
+            self.laps.end(Part::MlaAttention);
+            compute::values(pool, shape, |h| w.value.weights(file, h), range, attended, inner);
+            self.laps.end(Part::MlaValues);
+        }
+        self.watch.show("mla_pre_gate", layer, inner.values());
+        match &w.gate {
+            Some(_) => compute::gate_rows(pool, gate, inner),
+            None => inner.quantize(pool),
+        }
         self.laps.end(Part::MlaValues);
         compute::sums(
             pool,
@@ -427,9 +430,9 @@ impl Pass<'_, '_> {
             FeedForward::Dense(weights) => self.dense(weights),
             FeedForward::Moe(weights) => self.moe(weights, i),
         }
-        (self.observer)("ffn_out", i, &self.s.y);
+        self.watch.show("ffn_out", i, &self.s.y);
         math::add(self.s.streams.current_mut(), &self.s.y);
-        (self.observer)("l_out", i, self.s.streams.current());
+        self.watch.show("l_out", i, self.s.streams.current());
     }
 
     fn dense(&mut self, w: &Dense) {
@@ -483,7 +486,7 @@ impl Pass<'_, '_> {
             None => y.fill(0.0),
         }
         compute::sums(pool, &mut jobs);
-        (self.observer)("ffn_moe_out", layer, &s.routed);
+        self.watch.show("ffn_moe_out", layer, &s.routed);
         self.laps.end(Part::ExpertsDown);
         if let Some((_, norm, up)) = &w.latent {
             compute::norm_rows(pool, &s.routed, norm, config.epsilon, &mut s.latent);
@@ -493,7 +496,7 @@ impl Pass<'_, '_> {
             math::add(&mut s.y, &s.routed);
         }
         let chosen: Vec<f32> = s.routes.chosen.iter().map(|&e| e as f32).collect();
-        (self.observer)("ffn_moe_topk", layer, &chosen);
+        self.watch.show("ffn_moe_topk", layer, &chosen);
         self.laps.end(Part::ExpertsOut);
     }
 
@@ -550,7 +553,7 @@ impl Pass<'_, '_> {
             &mut s.x,
         );
         if !s.streams.weights().is_empty() {
-            (self.observer)("res_out", config.layers.len(), s.streams.weights());
+            self.watch.show("res_out", config.layers.len(), s.streams.weights());
         }
         let logits = sized(&mut s.logits, s.all.len() * config.vocabulary);
         compute::sums(
@@ -559,6 +562,30 @@ impl Pass<'_, '_> {
         );
         self.laps.end(Part::Head);
     }
+}
+
+/// What the tokens `range` of a batch look back at in one layer.
+fn sequences<'a>(
+    chunks: &'a [Chunk<'_>],
+    layer: usize,
+    range: &Range<usize>,
+) -> Vec<Sequence<LayerRows<'a>>> {
+    let mut all = Vec::new();
+    let mut at = 0;
+    for chunk in chunks {
+        let (start, end) = (range.start.max(at), range.end.min(at + chunk.tokens.len()));
+        if start < end {
+            let first = chunk.state.tokens() + start - at;
+            for (positions, visible) in chunk.state.rows.visible(first, end - start) {
+                let place = start - range.start + positions.start - first;
+                let tokens = place..place + positions.len();
+                let rows = chunk.state.rows.layer(layer);
+                all.push(Sequence { rows, visible, position: positions.start, tokens });
+            }
+        }
+        at += chunk.tokens.len();
+    }
+    all
 }
 
 /// The job of a feed-forward part that works for every token.
